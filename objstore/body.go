@@ -1,0 +1,99 @@
+package objstore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/minio/crc64nvme"
+)
+
+// Body is what a Put stores: Size bytes of R from offset 0, and their checksum.
+// The checksum was taken before the first try, so a source that changes meanwhile
+// is refused by a store that enforces checksums. R is read by several goroutines
+// one after the other, from the start again for each try, and must stay open
+// until Put returns; Put never reads it afterwards.
+type Body struct {
+	R    io.ReaderAt
+	Size int64
+	// CRC64NVME is the CRC-64/NVME of the Size bytes, as in the header
+	// x-amz-checksum-crc64nvme.
+	CRC64NVME uint64
+}
+
+// NewBody reads size bytes of r once to compute the checksum. ErrInvalid when
+// there are fewer.
+func NewBody(r io.ReaderAt, size int64) (Body, error) {
+	sum, err := Checksum(io.NewSectionReader(r, 0, size), size)
+	if err != nil {
+		return Body{}, err
+	}
+	return Body{R: r, Size: size, CRC64NVME: sum}, nil
+}
+
+// BytesBody is a Body of bytes in memory, which must not change until Put returns.
+func BytesBody(b []byte) Body {
+	return Body{R: bytes.NewReader(b), Size: int64(len(b)), CRC64NVME: crc64nvme.Checksum(b)}
+}
+
+// Checksum reads exactly size bytes of r and returns their CRC-64/NVME. An end
+// before that is ErrInvalid around io.ErrUnexpectedEOF; other errors of r are
+// returned wrapped.
+func Checksum(r io.Reader, size int64) (uint64, error) {
+	h := crc64nvme.New()
+	n, err := io.CopyBuffer(h, io.LimitReader(r, size), make([]byte, 1<<20))
+	if err != nil {
+		return 0, fmt.Errorf("read body at %d of %d: %w", n, size, err)
+	}
+	if n != size {
+		return 0, shortBody(n, size)
+	}
+	return h.Sum64(), nil
+}
+
+func shortBody(n, size int64) error {
+	return fmt.Errorf("%w: body ended at %d of %d: %w", ErrInvalid, n, size, io.ErrUnexpectedEOF)
+}
+
+// Reader returns a new reader of the whole body for one try. It remembers what
+// went wrong with the source, which a transport tends to hide.
+func (b Body) Reader() *BodyReader {
+	return &BodyReader{s: io.NewSectionReader(b.R, 0, b.Size), size: b.Size}
+}
+
+// BodyReader reads a Body once. Not for use by several goroutines at once.
+type BodyReader struct {
+	s    *io.SectionReader
+	size int64
+	pos  int64
+	err  error
+}
+
+// Read reads on; an end before the body's size is an error, never io.EOF.
+func (r *BodyReader) Read(p []byte) (int, error) {
+	n, err := r.s.Read(p)
+	r.pos += int64(n)
+	if err == io.EOF && r.pos < r.size {
+		err = shortBody(r.pos, r.size)
+	}
+	if err != nil && !errors.Is(err, io.EOF) && r.err == nil {
+		r.err = err
+	}
+	if err != nil && err != io.EOF {
+		err = fmt.Errorf("read body: %w", err)
+	}
+	return n, err
+}
+
+// Seek is io.Seeker's: a request signer and a transport may start over.
+func (r *BodyReader) Seek(offset int64, whence int) (int64, error) {
+	pos, err := r.s.Seek(offset, whence)
+	if err == nil {
+		r.pos = pos
+	}
+	return pos, err
+}
+
+// Err is the first failure of the source, nil while there is none.
+func (r *BodyReader) Err() error { return r.err }
