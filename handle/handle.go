@@ -51,9 +51,8 @@ type Handle struct {
 
 // At returns the handle of name in the directory dirfd; an empty name means
 // dirfd itself, which may then be any kind of file. A symlink is not followed
-// but named. Both kinds of descriptor work, O_PATH included. Errors are
-// *fs.PathError around the errno: ENOENT, or EOPNOTSUPP when the file system
-// has no handles.
+// but named. The descriptor may be O_PATH. Errors are *fs.PathError around the
+// errno: ENOENT, or EOPNOTSUPP when the file system has no handles.
 func At(dirfd int, name string) (Handle, error) {
 	flags := 0
 	if name == "" {
@@ -72,8 +71,9 @@ func At(dirfd int, name string) (Handle, error) {
 }
 
 // Open opens the inode with the open flags given, O_CLOEXEC added. mountFD is
-// any descriptor on the handle's file system. O_PATH opens every kind of
-// inode; a symlink opens in no other way. The caller closes the descriptor.
+// a descriptor of anything on the handle's file system, but not an O_PATH one,
+// which kernels refuse with EBADF. The flag O_PATH opens every kind of inode; a
+// symlink opens in no other way. The caller closes the descriptor.
 // Errors are *fs.PathError around the errno, with the handle's String as path;
 // ESTALE means that the inode is gone for good.
 func (h Handle) Open(mountFD int, flags int) (int, error) {
