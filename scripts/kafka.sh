@@ -8,7 +8,7 @@ rm -rf "$libs"
 mkdir -p "$libs"
 libs=$(cd "$libs" && pwd)
 for try in 1 2 3; do # a registry that is slow for a moment is no reason to fail
-  mvn -q -B -f "$pom" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$libs" && break
+  mvn -q -B -Dstyle.color=never -f "$pom" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$libs" && break
   [ "$try" -lt 3 ] || { echo "maven could not fetch Kafka's jars" >&2; exit 1; }
 done
 for jar in kafka_2.13 kafka-clients kafka-tools log4j-slf4j-impl; do

@@ -21,6 +21,7 @@ var floors = [][]string{
 	{"config"},
 	{"admin"},
 	{"cmd/tierfs"},
+	{"integration/child"},
 	{"integration/daemon", "integration/kafka"},
 	{"integration", "integration/bench", "integration/demo"},
 	{"internal/imports"},

@@ -1,0 +1,60 @@
+package tierfs.driver;
+
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Properties;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.LogDirDescription;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.ReplicaInfo;
+
+/** What is asked of the broker itself: topics, log directories, and the format of a new log directory. */
+final class Cluster implements AutoCloseable {
+    private static final int NODE = 1;
+    private static final int SECONDS = 60;
+
+    private final Admin admin;
+
+    Cluster(String bootstrap) {
+        Properties config = new Properties();
+        config.put("bootstrap.servers", bootstrap);
+        config.put("default.api.timeout.ms", 1000 * SECONDS);
+        admin = Admin.create(config);
+    }
+
+    void create(String topic, int partitions, Map<String, String> configs) throws Exception {
+        NewTopic fresh = new NewTopic(topic, Optional.of(partitions), Optional.of((short) 1)).configs(configs);
+        admin.createTopics(List.of(fresh)).all().get(SECONDS, TimeUnit.SECONDS);
+    }
+
+    void delete(String topic) throws Exception {
+        admin.deleteTopics(List.of(topic)).all().get(SECONDS, TimeUnit.SECONDS);
+    }
+
+    /** The number of log directories, how many of them are offline, and the bytes of their replicas. */
+    String logDirs() throws Exception {
+        Map<String, LogDirDescription> dirs = admin.describeLogDirs(List.of(NODE)).allDescriptions().get(SECONDS, TimeUnit.SECONDS).get(NODE);
+        long offline = dirs.values().stream().filter(d -> d.error() != null).count();
+        long bytes = dirs.values().stream().flatMap(d -> d.replicaInfos().values().stream()).mapToLong(ReplicaInfo::size).sum();
+        return "dirs=" + dirs.size() + " offline=" + offline + " bytes=" + bytes;
+    }
+
+    static void format(String config, String clusterId) {
+        ByteArrayOutputStream said = new ByteArrayOutputStream();
+        String[] args = {"format", "--config", config, "--cluster-id", clusterId, "--ignore-formatted"};
+        int status = kafka.tools.StorageTool.execute(args, new PrintStream(said, true, StandardCharsets.UTF_8));
+        if (status != 0) {
+            throw new IllegalStateException("StorageTool: status " + status + ": " + said.toString(StandardCharsets.UTF_8));
+        }
+    }
+
+    @Override
+    public void close() {
+        admin.close();
+    }
+}
