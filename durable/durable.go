@@ -4,13 +4,13 @@
 //
 // When a function returns nil, the new state survives a power loss. When it
 // returns an error, the state is the old one or the new one, never a third;
-// it is the new one, perhaps not yet durable, only if the last step, the fsync
-// of a directory, is what failed.
+// it is the new one, perhaps not yet durable, only if the last step failed, the
+// fsync of a directory: then the disk is failing.
 //
 // Directories are file descriptors, names are single path components: nothing
 // is reached by path, so nothing depends on what is mounted over the source. A
-// directory descriptor may be O_PATH; where fsync refuses one, "." is opened
-// below it for the purpose. Symlinks are never followed. System calls that a
+// directory descriptor may be O_PATH; since fsync refuses one, "." is opened
+// below it for the duration of the call. Symlinks are never followed. System calls that a
 // signal interrupts are repeated.
 //
 // On disk there is never more than the caller asked for, except that a crash
@@ -54,18 +54,18 @@ func CreateFile(dir int, name string, data []byte, perm uint32) error {
 	return disk{}.writeFile(dir, name, data, perm, unix.RENAME_NOREPLACE)
 }
 
-// Rename renames old to new, replacing what was there, and fsyncs both
+// Rename renames oldName to newName, replacing what was there, and fsyncs both
 // directories, the new one first, or the one if they are the same. The file's
 // content is not synced. As in POSIX, it does nothing if both names are links
 // to one inode.
-func Rename(oldDir int, old string, newDir int, new string) error {
-	return disk{}.rename(oldDir, old, newDir, new, 0)
+func Rename(oldDir int, oldName string, newDir int, newName string) error {
+	return disk{}.rename(oldDir, oldName, newDir, newName, 0)
 }
 
 // RenameNoReplace is Rename for a new name that must not exist; EEXIST if it
 // does.
-func RenameNoReplace(oldDir int, old string, newDir int, new string) error {
-	return disk{}.rename(oldDir, old, newDir, new, unix.RENAME_NOREPLACE)
+func RenameNoReplace(oldDir int, oldName string, newDir int, newName string) error {
+	return disk{}.rename(oldDir, oldName, newDir, newName, unix.RENAME_NOREPLACE)
 }
 
 // Unlink removes name, which is no directory, and fsyncs the directory. It
@@ -86,18 +86,7 @@ func Mkdir(dir int, name string, perm uint32) (fd int, err error) {
 // has components that are separated by single slashes; ".." is refused. A
 // crash can leave the first ones made and the others not.
 func MkdirAll(dir int, path string, perm uint32) (fd int, err error) {
-	fd = dir
-	for component := range strings.SplitSeq(path, "/") {
-		child, err := Mkdir(fd, component, perm)
-		if fd != dir {
-			unix.Close(fd)
-		}
-		if err != nil {
-			return -1, err
-		}
-		fd = child
-	}
-	return fd, nil
+	return disk{}.mkdirAll(dir, path, perm)
 }
 
 // SyncDir makes the names in dir, as they are at the call, durable.
@@ -109,14 +98,18 @@ func SyncDir(dir int) error {
 // not its name. After an error the content is unknown: the kernel reports a
 // failed write once and then calls the page clean.
 func SyncFile(fd int) error {
-	d := disk{}
-	return d.call("fsync", fd, "", func() error { return unix.Fsync(fd) })
+	return disk{}.fsync(fd)
 }
 
 func (d disk) writeFile(dir int, name string, data []byte, perm uint32, flags uint) error {
 	if err := checkName("write", dir, name); err != nil {
 		return err
 	}
+	dir, done, err := d.syncable(dir)
+	if err != nil {
+		return err
+	}
+	defer done()
 	temp, err := d.writeTemp(dir, data, perm)
 	if err != nil {
 		return err
@@ -125,7 +118,7 @@ func (d disk) writeFile(dir int, name string, data []byte, perm uint32, flags ui
 		d.discard(dir, temp, 0)
 		return err
 	}
-	return d.syncDir(dir)
+	return d.fsync(dir)
 }
 
 // writeTemp leaves a synced file of its own name, or nothing.
@@ -140,7 +133,7 @@ func (d disk) writeTemp(dir int, data []byte, perm uint32) (string, error) {
 			return "", err
 		}
 		err = d.fill(fd, dir, name, data, perm)
-		d.close(fd, name)
+		d.close(fd)
 		if err != nil {
 			d.discard(dir, name, 0)
 			return "", err
@@ -167,80 +160,116 @@ func (d disk) fill(fd, dir int, name string, data []byte, perm uint32) error {
 	return d.call("fsync", dir, name, func() error { return unix.Fsync(fd) })
 }
 
-func (d disk) rename(oldDir int, old string, newDir int, new string, flags uint) error {
-	if err := checkName("rename", oldDir, old); err != nil {
+func (d disk) rename(oldDir int, oldName string, newDir int, newName string, flags uint) error {
+	if err := checkName("rename", oldDir, oldName); err != nil {
 		return err
 	}
-	if err := checkName("rename", newDir, new); err != nil {
+	if err := checkName("rename", newDir, newName); err != nil {
 		return err
 	}
 	same, err := d.sameDir(oldDir, newDir)
 	if err != nil {
 		return err
 	}
-	if err := d.renameat2(oldDir, old, newDir, new, flags); err != nil {
+	oldDir, doneOld, err := d.syncable(oldDir)
+	if err != nil {
+		return err
+	}
+	defer doneOld()
+	newDir, doneNew, err := d.syncable(newDir)
+	if err != nil {
+		return err
+	}
+	defer doneNew()
+	if err := d.renameat2(oldDir, oldName, newDir, newName, flags); err != nil {
 		return err
 	}
 	// The new name first: a file with two names is found again, one with
 	// none is lost.
-	if err := d.syncDir(newDir); err != nil || same {
+	if err := d.fsync(newDir); err != nil || same {
 		return err
 	}
-	return d.syncDir(oldDir)
+	return d.fsync(oldDir)
 }
 
 func (d disk) unlink(dir int, name string) error {
 	if err := checkName("unlink", dir, name); err != nil {
 		return err
 	}
+	dir, done, err := d.syncable(dir)
+	if err != nil {
+		return err
+	}
+	defer done()
 	if err := d.unlinkat(dir, name, 0); err != nil {
 		return err
 	}
-	return d.syncDir(dir)
+	return d.fsync(dir)
 }
 
-// mkdir makes a missing directory under a temporary name first, so that it
-// never stands under its own name with another mode.
 func (d disk) mkdir(dir int, name string, perm uint32) (int, error) {
 	if err := checkName("mkdir", dir, name); err != nil {
 		return -1, err
 	}
-	const flags = unix.O_RDONLY | unix.O_DIRECTORY
-	fd, err := d.open(dir, name, flags, 0)
+	dir, done, err := d.syncable(dir)
+	if err != nil {
+		return -1, err
+	}
+	defer done()
+	fd, err := d.openDir(dir, name)
 	if errors.Is(err, unix.ENOENT) {
-		if err := d.makeDir(dir, name, perm); err != nil && !errors.Is(err, unix.EEXIST) {
-			return -1, err
-		}
-		fd, err = d.open(dir, name, flags, 0)
+		fd, err = d.makeDir(dir, name, perm)
+	}
+	if errors.Is(err, unix.EEXIST) { // somebody else was faster
+		fd, err = d.openDir(dir, name)
 	}
 	if err != nil {
 		return -1, err
 	}
-	if err := d.syncDir(dir); err != nil {
-		d.close(fd, name)
+	if err := d.fsync(dir); err != nil {
+		d.close(fd)
 		return -1, err
 	}
 	return fd, nil
 }
 
-func (d disk) makeDir(dir int, name string, perm uint32) error {
+// makeDir makes a directory under a temporary name first, so that it never
+// stands under its own name with another mode.
+func (d disk) makeDir(dir int, name string, perm uint32) (int, error) {
 	temp := tempName()
 	err := d.call("mkdirat", dir, temp, func() error { return unix.Mkdirat(dir, temp, 0o700) })
 	if err != nil {
-		return err
+		return -1, err
 	}
-	fd, err := d.open(dir, temp, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	fd, err := d.openDir(dir, temp)
 	if err == nil {
-		err = d.fill(fd, dir, temp, nil, perm)
-		d.close(fd, temp)
-	}
-	if err == nil {
-		err = d.renameat2(dir, temp, dir, name, unix.RENAME_NOREPLACE)
+		if err = d.fill(fd, dir, temp, nil, perm); err == nil {
+			err = d.renameat2(dir, temp, dir, name, unix.RENAME_NOREPLACE)
+		}
+		if err != nil {
+			d.close(fd)
+		}
 	}
 	if err != nil {
 		d.discard(dir, temp, unix.AT_REMOVEDIR)
+		return -1, err
 	}
-	return err
+	return fd, nil
+}
+
+func (d disk) mkdirAll(dir int, path string, perm uint32) (int, error) {
+	fd := dir
+	for component := range strings.SplitSeq(path, "/") {
+		child, err := d.mkdir(fd, component, perm)
+		if fd != dir {
+			d.close(fd)
+		}
+		if err != nil {
+			return -1, err
+		}
+		fd = child
+	}
+	return fd, nil
 }
 
 func tempName() string {

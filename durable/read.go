@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadFile returns the content of the regular file name, of at most max bytes:
+// ReadFile returns the content of the regular file name, of at most limit bytes:
 // EFBIG if there are more, ELOOP for a symlink, EISDIR for a directory, EINVAL
 // for any other kind. It waits for no writer, not even of a pipe.
-func ReadFile(dir int, name string, max int64) ([]byte, error) {
-	return disk{}.readFile(dir, name, max)
+func ReadFile(dir int, name string, limit int64) ([]byte, error) {
+	return disk{}.readFile(dir, name, limit)
 }
 
-func (d disk) readFile(dir int, name string, max int64) ([]byte, error) {
+func (d disk) readFile(dir int, name string, limit int64) ([]byte, error) {
 	if err := checkName("read", dir, name); err != nil {
 		return nil, err
 	}
@@ -24,12 +24,12 @@ func (d disk) readFile(dir int, name string, max int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer d.close(fd, name)
+	defer d.close(fd)
 	var st unix.Stat_t
 	if err := d.stat(fd, &st); err != nil {
 		return nil, err
 	}
-	if err := readable(st, max); err != nil {
+	if err := readable(st, limit); err != nil {
 		return nil, &fs.PathError{Op: "read", Path: pathOf(dir, name), Err: err}
 	}
 	data := make([]byte, 0, st.Size+1) // one more, to meet the end
@@ -43,7 +43,7 @@ func (d disk) readFile(dir int, name string, max int64) ([]byte, error) {
 			return data, err
 		}
 		data = data[:len(data)+n]
-		if int64(len(data)) > max {
+		if int64(len(data)) > limit {
 			return nil, &fs.PathError{Op: "read", Path: pathOf(dir, name), Err: unix.EFBIG}
 		}
 		if len(data) == cap(data) {
@@ -52,13 +52,13 @@ func (d disk) readFile(dir int, name string, max int64) ([]byte, error) {
 	}
 }
 
-func readable(st unix.Stat_t, max int64) error {
+func readable(st unix.Stat_t, limit int64) error {
 	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
 		return unix.EISDIR
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return unix.EINVAL
-	case st.Size > max:
+	case st.Size > limit:
 		return unix.EFBIG
 	}
 	return nil
@@ -74,6 +74,11 @@ func SweepTemp(dir int) error {
 }
 
 func (d disk) sweepTemp(dir int) error {
+	dir, done, err := d.syncable(dir)
+	if err != nil {
+		return err
+	}
+	defer done()
 	names, err := d.names(dir)
 	if err != nil {
 		return err
@@ -91,11 +96,11 @@ func (d disk) sweepTemp(dir int) error {
 			failed = append(failed, err)
 		}
 	}
-	return errors.Join(append(failed, d.syncDir(dir))...)
+	return errors.Join(append(failed, d.fsync(dir))...)
 }
 
 func (d disk) names(dir int) ([]string, error) {
-	fd, err := d.open(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	fd, err := d.openDir(dir, ".")
 	if err != nil {
 		return nil, err
 	}
