@@ -2,9 +2,9 @@ package objstore
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/minio/crc64nvme"
 )
@@ -62,32 +62,44 @@ func (b Body) Reader() *BodyReader {
 	return &BodyReader{s: io.NewSectionReader(b.R, 0, b.Size), size: b.Size}
 }
 
-// BodyReader reads a Body once. Not for use by several goroutines at once.
+// BodyReader reads a Body once, for a transport that may still be reading when
+// its caller has given up. Safe for use by several goroutines.
 type BodyReader struct {
-	s    *io.SectionReader
 	size int64
-	pos  int64
-	err  error
+
+	mu     sync.Mutex // held while the source is read, so that Close waits for it
+	s      *io.SectionReader
+	pos    int64
+	err    error
+	closed bool
 }
 
 // Read reads on; an end before the body's size is an error, never io.EOF.
 func (r *BodyReader) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0, fmt.Errorf("%w: read of a closed body", ErrInvalid)
+	}
 	n, err := r.s.Read(p)
 	r.pos += int64(n)
 	if err == io.EOF && r.pos < r.size {
 		err = shortBody(r.pos, r.size)
 	}
-	if err != nil && !errors.Is(err, io.EOF) && r.err == nil {
-		r.err = err
+	if err == nil || err == io.EOF {
+		return n, err
 	}
-	if err != nil && err != io.EOF {
-		err = fmt.Errorf("read body: %w", err)
+	err = fmt.Errorf("read body at %d: %w", r.pos, err)
+	if r.err == nil {
+		r.err = err
 	}
 	return n, err
 }
 
 // Seek is io.Seeker's: a request signer and a transport may start over.
 func (r *BodyReader) Seek(offset int64, whence int) (int64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	pos, err := r.s.Seek(offset, whence)
 	if err == nil {
 		r.pos = pos
@@ -96,4 +108,16 @@ func (r *BodyReader) Seek(offset int64, whence int) (int64, error) {
 }
 
 // Err is the first failure of the source, nil while there is none.
-func (r *BodyReader) Err() error { return r.err }
+func (r *BodyReader) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+// Close returns when nobody reads the source any more; later reads fail.
+func (r *BodyReader) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	return nil
+}
