@@ -1,0 +1,44 @@
+// Package tier is the sole owner of the answer to one question: where are a
+// segment's bytes? It keeps the catalog of a volume's segments, takes each of
+// them through its durable steps, and gives every READ its source.
+//
+// # What it promises
+//
+//   - No local copy goes before a verified object of exactly these bytes exists
+//     and a durable record names it.
+//   - A key is used once. Whatever changes a segment's bytes first turns the
+//     record of its object into a tombstone, durably; nothing turns it back.
+//   - A read of a remote segment gives exactly the segment's bytes, or fails.
+//   - No lock is held across the store, a checksum of a file, or a flush of data.
+//   - A crash between any two steps leaves a state that [Open] finishes or undoes.
+//
+// # On disk
+//
+// Below the volume's root, in a directory that the mount never shows:
+//
+//	.tierfs/lock                      held (flock) by the one process that serves the volume
+//	.tierfs/volume                    JSON: id, name; written once, never replaced: its inode is part of the instance
+//	.tierfs/epoch                     JSON: epoch and nonce of the last mount; replaced at each
+//	.tierfs/root                      JSON: mode and owner of the root as the broker sees them
+//	.tierfs/partitions/{incarnation}  JSON: key prefix, path at minting, layout
+//	.tierfs/intents/{upload}          record: an upload that has begun
+//	.tierfs/tombstones/{upload}       record: an object that goes after the grace
+//
+// where {upload} is {incarnation}-{start:020}-{upload id}. In a partition's
+// directory:
+//
+//	.tierfs-partition                 JSON: incarnation, or why the partition is never tiered
+//	N.log                             a local segment
+//	N.uploaded                        record beside N.log: the object of exactly these bytes exists
+//	N.remote                          the segment's own inode, emptied; its content is the record
+//
+// Records are those of package marker. For a name that is not a segment's own
+// (N.log.deleted, or a hard link), ".uploaded" and ".remote" are appended to the
+// whole name.
+//
+// # Locks
+//
+// In this order: two files' locks in the order of their handles; then the
+// volume's names lock; then the volume's catalog lock. The names lock is held for
+// single system calls only. The catalog lock is a leaf.
+package tier

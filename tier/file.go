@@ -1,0 +1,197 @@
+package tier
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/handle"
+	"github.com/tierfs/tierfs/marker"
+)
+
+// State says where a file's bytes are.
+type State uint8
+
+// The states of a file. Leaving and Filling are on the way, each the other's
+// mirror: the name below is N.remote already (still), N.uploaded stands beside it,
+// and reads go to the store.
+const (
+	Local       State = iota // in the inode; no object has these bytes
+	Uploaded                 // in the inode, and in an object: N.uploaded
+	Leaving                  // being evicted: N.remote and N.uploaded, the inode not yet emptied
+	Remote                   // in the object only: N.remote
+	Filling                  // being rehydrated: N.remote and N.uploaded, the inode being filled
+	Quarantined              // N.remote without a usable record: reads fail
+)
+
+var stateNames = [...]string{"local", "uploaded", "leaving", "remote", "filling", "quarantined"}
+
+func (s State) String() string { return stateNames[s] }
+
+// remoteNamed reports whether the file's name below is N.remote.
+func (s State) remoteNamed() bool { return s >= Leaving }
+
+// readRemotely reports whether a READ goes to the store.
+func (s State) readRemotely() bool { return s == Leaving || s == Remote || s == Filling }
+
+// Sentinels of reads and mutations.
+var (
+	// ErrUnavailable: the store did not give the bytes before the read's deadline.
+	ErrUnavailable = errors.New("remote bytes are not available")
+	// ErrQuarantined: the record that says where the bytes are is missing or invalid.
+	ErrQuarantined = errors.New("segment is quarantined: its record is missing or invalid")
+	// ErrClosed: the volume is closed.
+	ErrClosed = errors.New("volume is closed")
+)
+
+// link is one name of a file: the directory and the name as the broker sees it.
+type link struct {
+	dir  handle.Handle
+	name string
+}
+
+// A File is the bytes of one inode of the source. There is one for each regular
+// file that the kernel knows or the catalog needs, whatever its names; all methods
+// may be called in parallel.
+type File struct {
+	v      *Volume
+	handle handle.Handle
+
+	// Guarded by v.mu.
+	refs       int  // references of fs
+	catalogued bool // the catalog needs the file: a segment, or a name of it has a marker
+
+	// changes counts the mutations of the bytes; an upload is of one value of it.
+	changes atomic.Int64
+	// dirty: written through the mount since the last fsync or last close for writing.
+	dirty   atomic.Bool
+	opens   atomic.Int64 // open handles of the broker
+	writers atomic.Int64 // those of them that may write
+
+	missed remembered // the last cold read that failed
+
+	// mu is held shared by each mutation and each local READ, and exclusively by
+	// the steps that change where the bytes are and by changes of the file's names.
+	mu    sync.RWMutex
+	state State
+	rec   marker.Record // valid unless state is Local or Quarantined
+	links []link        // known names; the first is the one that a marker stands beside
+	found bool          // the pair was found at boot and not compared yet
+	why   string        // for Quarantined: what is wrong
+
+	filling chan struct{} // cap 1: held while a rehydration runs
+	sizes   sizeMemo
+}
+
+func newFile(v *Volume, h handle.Handle) *File {
+	return &File{v: v, handle: h, filling: make(chan struct{}, 1)}
+}
+
+// Handle identifies the file's inode.
+func (f *File) Handle() handle.Handle { return f.handle }
+
+// State is where the bytes are now; it may have changed when the caller looks.
+func (f *File) State() State {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.state
+}
+
+// Record returns the record of the file's object; false when no object has the
+// file's bytes.
+func (f *File) Record() (marker.Record, bool) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.rec, f.hasRecord()
+}
+
+func (f *File) hasRecord() bool { return f.state != Local && f.state != Quarantined }
+
+// Stat turns the attributes of the inode below into those that the broker sees:
+// a remote segment has the size of its bytes. Blocks stay: they tell the truth.
+func (f *File) Stat(st *unix.Stat_t) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.state.readRemotely() {
+		st.Size = f.rec.Size
+	}
+}
+
+// Opened counts a handle of the broker; write: one that may write.
+func (f *File) Opened(write bool) {
+	f.opens.Add(1)
+	if write {
+		f.writers.Add(1)
+	}
+}
+
+// Closed undoes Opened. After the last close for writing the file counts as
+// clean: the kernel has flushed what it held.
+func (f *File) Closed(write bool) {
+	if write && f.writers.Add(-1) == 0 {
+		f.cleaned()
+	}
+	if f.opens.Add(-1) == 0 {
+		f.v.wakeRetirer()
+	}
+}
+
+// Synced tells that an fsync through the mount succeeded.
+func (f *File) Synced() { f.cleaned() }
+
+func (f *File) cleaned() {
+	if f.dirty.Swap(false) {
+		f.v.touched(f)
+	}
+}
+
+// Release gives back the reference that Lookup, Create, Link or FileOf took.
+func (f *File) Release() {
+	v := f.v
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	f.refs--
+	v.dropIfUnused(f)
+}
+
+// open opens the inode below.
+func (f *File) open(flags int) (int, error) {
+	return f.handle.Open(f.v.root, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW)
+}
+
+// home is the name that the file's marker stands beside. The caller holds mu.
+func (f *File) home() (link, bool) {
+	if len(f.links) == 0 {
+		return link{}, false
+	}
+	return f.links[0], true
+}
+
+func (f *File) addLink(l link) {
+	f.removeLink(l)
+	f.links = append(f.links, l)
+}
+
+func (f *File) removeLink(l link) {
+	for i := range f.links {
+		if f.links[i] == l {
+			f.links = append(f.links[:i:i], f.links[i+1:]...)
+			return
+		}
+	}
+}
+
+// replaceLink keeps the place of old, so that a home stays the home.
+func (f *File) replaceLink(old, new link) {
+	f.removeLink(new)
+	for i := range f.links {
+		if f.links[i] == old {
+			f.links = append([]link(nil), f.links...)
+			f.links[i] = new
+			return
+		}
+	}
+	f.links = append(f.links, new)
+}

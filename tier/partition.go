@@ -1,0 +1,317 @@
+package tier
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/durable"
+	"github.com/tierfs/tierfs/handle"
+	"github.com/tierfs/tierfs/layout"
+	"github.com/tierfs/tierfs/marker"
+)
+
+// reasonUndecided stands while a volume shows no sign of its broker.
+const reasonUndecided layout.Reason = "layout not known yet"
+
+// A Partition is a directory that holds segments. Methods may be called in
+// parallel; what they return may have changed when the caller looks.
+type Partition struct {
+	v   *Volume
+	dir handle.Handle
+
+	// Guarded by v.mu.
+	path     string // relative to the volume's root
+	name     layout.Partition
+	reason   layout.Reason // why its segments are not tiered; empty: they are
+	state    partitionState
+	segments []segmentEntry // ascending
+}
+
+// partitionState is the content of the hidden file in a partition's directory.
+type partitionState struct {
+	Incarnation string        `json:"incarnation,omitempty"`
+	Never       layout.Reason `json:"never,omitempty"`
+}
+
+type segmentEntry struct {
+	start uint64
+	file  *File
+}
+
+// Segment is one segment of a partition at the time of a look.
+type Segment struct {
+	File  *File
+	Start uint64
+	// Next is the start of the next higher segment; without one the segment is
+	// the active one.
+	Next   uint64
+	Active bool
+	State  State
+	Record marker.Record // valid for states with an object
+}
+
+// Name is the segment's name as the broker sees it.
+func (s Segment) Name() string { return segmentName(s.Start) }
+
+// Held reports whether the segment belongs to the uploaded prefix: an object has
+// its bytes.
+func (s Segment) Held() bool { return s.State != Local && s.State != Quarantined }
+
+// Path is the partition's directory relative to the volume's root.
+func (p *Partition) Path() string {
+	p.v.mu.RLock()
+	defer p.v.mu.RUnlock()
+	return p.path
+}
+
+// Topic and number as the broker names them.
+func (p *Partition) Name() layout.Partition {
+	p.v.mu.RLock()
+	defer p.v.mu.RUnlock()
+	return p.name
+}
+
+// Reason says why the partition's segments are not tiered; empty: they are.
+func (p *Partition) Reason() layout.Reason {
+	p.v.mu.RLock()
+	defer p.v.mu.RUnlock()
+	return p.reason
+}
+
+// Segments lists the partition's segments in ascending order.
+func (p *Partition) Segments() []Segment {
+	p.v.mu.RLock()
+	entries := slices.Clone(p.segments)
+	p.v.mu.RUnlock()
+	out := make([]Segment, len(entries))
+	for i, e := range entries {
+		s := Segment{File: e.file, Start: e.start, Active: i == len(entries)-1}
+		if !s.Active {
+			s.Next = entries[i+1].start
+		}
+		e.file.mu.RLock()
+		s.State, s.Record = e.file.state, e.file.rec
+		e.file.mu.RUnlock()
+		out[i] = s
+	}
+	return out
+}
+
+// Partitions lists the directories that hold segments, by path.
+func (v *Volume) Partitions() []*Partition {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	out := make([]*Partition, 0, len(v.partitions))
+	for _, p := range v.partitions {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b *Partition) int { return cmp.Compare(a.path, b.path) })
+	return out
+}
+
+// PartitionOf returns the partition whose directory has the path.
+func (v *Volume) PartitionOf(path string) (*Partition, bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for _, p := range v.partitions {
+		if p.path == path {
+			return p, true
+		}
+	}
+	return nil, false
+}
+
+// partition returns the partition of a directory, made when it is new. The caller
+// holds no lock.
+func (v *Volume) partition(d Dir, path string) (*Partition, error) {
+	v.mu.RLock()
+	p := v.partitions[d.Handle]
+	v.mu.RUnlock()
+	if p != nil {
+		return p, nil
+	}
+	var state partitionState
+	if err := readJSON(d.FD, partitionFile, &state); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if p = v.partitions[d.Handle]; p != nil {
+		return p, nil
+	}
+	p = &Partition{v: v, dir: d.Handle, path: path, state: state}
+	v.partitions[d.Handle] = p
+	p.classify()
+	return p, nil
+}
+
+// classify decides anew whether the partition is tiered. The caller holds v.mu.
+func (p *Partition) classify() {
+	if p.v.rules == nil {
+		p.reason = reasonUndecided
+		return
+	}
+	p.name, p.reason = p.v.rules.Classify(p.path)
+	if p.reason == "" {
+		p.reason = p.state.Never
+	}
+}
+
+// find returns the place of a start offset. The caller holds v.mu.
+func (p *Partition) find(start uint64) (int, bool) {
+	return slices.BinarySearchFunc(p.segments, start, func(e segmentEntry, s uint64) int { return cmp.Compare(e.start, s) })
+}
+
+// set puts a file into the catalog under a start offset. The caller holds v.mu.
+func (p *Partition) set(start uint64, f *File) {
+	i, ok := p.find(start)
+	if ok {
+		p.segments[i].file = f
+	} else {
+		p.segments = slices.Insert(p.segments, i, segmentEntry{start, f})
+	}
+	p.v.markDirty(p)
+}
+
+// unset takes a file out of the catalog if the start offset is its own.
+func (p *Partition) unset(start uint64, f *File) {
+	if i, ok := p.find(start); ok && p.segments[i].file == f {
+		p.segments = slices.Delete(p.segments, i, i+1)
+		p.v.markDirty(p)
+	}
+}
+
+// ensureIncarnation mints the partition's incarnation: the registry's entry first,
+// then the hidden file in the directory.
+func (p *Partition) ensureIncarnation() (marker.Incarnation, error) {
+	v := p.v
+	v.mu.RLock()
+	state, path, rules := p.state, p.path, v.rules
+	v.mu.RUnlock()
+	if state.Incarnation != "" {
+		inc, err := marker.ParseIncarnation(state.Incarnation)
+		if err != nil {
+			return inc, err
+		}
+		v.mu.RLock()
+		_, ok := v.registry[inc]
+		v.mu.RUnlock()
+		if ok {
+			return inc, nil
+		}
+	}
+	inc, err := v.register(path, rules.Kind())
+	if err != nil {
+		return inc, err
+	}
+	state.Incarnation = inc.String()
+	return inc, p.saveState("mint:partition", state)
+}
+
+// disqualify keeps durably that the partition is never tiered.
+func (p *Partition) disqualify(why layout.Reason) error {
+	p.v.mu.RLock()
+	state := p.state
+	p.v.mu.RUnlock()
+	if state.Never != "" {
+		return nil
+	}
+	state.Never = why
+	return p.saveState("partition:never", state)
+}
+
+func (p *Partition) saveState(step string, state partitionState) error {
+	fd, err := p.dir.Open(p.v.root, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := p.v.step(step, func() error { return writeJSON(fd, partitionFile, state) }); err != nil {
+		return err
+	}
+	p.v.mu.Lock()
+	defer p.v.mu.Unlock()
+	p.state = state
+	p.classify()
+	p.v.markDirty(p)
+	return nil
+}
+
+// moved renames the catalog's paths after a directory was renamed.
+func (v *Volume) moved(oldPath, newPath string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, p := range v.partitions {
+		rest, ok := strings.CutPrefix(p.path, oldPath)
+		if !ok || rest != "" && rest[0] != '/' {
+			continue
+		}
+		p.path = newPath + rest
+		p.classify()
+		v.markDirty(p)
+	}
+}
+
+// decideLayout takes the configured layout, or looks for signs of a broker.
+func (v *Volume) decideLayout() error {
+	kind := v.opt.Layout
+	if kind == "" {
+		var ok bool
+		if kind, ok = layout.Detect(v.visibleNames); !ok {
+			return nil
+		}
+	}
+	rules, err := layout.New(kind, v.opt.QuietTime)
+	if err != nil {
+		return err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.rules = rules
+	for _, p := range v.partitions {
+		p.classify()
+		v.markDirty(p)
+	}
+	return nil
+}
+
+// Layout is the volume's layout, nil while it is undecided.
+func (v *Volume) Layout() layout.Rules {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.rules
+}
+
+// visibleNames lists a directory of the volume as the broker sees it.
+func (v *Volume) visibleNames(dir string) ([]string, error) {
+	if dir == "" {
+		dir = "."
+	}
+	fd, err := unix.Openat(v.root, dir, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	names, err := readNames(fd)
+	if err != nil {
+		return nil, err
+	}
+	out := names[:0]
+	for _, n := range names {
+		if vis, ok := Visible(n); ok {
+			out = append(out, vis)
+		}
+	}
+	return out, nil
+}
+
+// bounds reads what the broker's checkpoints allow.
+func (v *Volume) bounds() (layout.Bounds, error) {
+	rules := v.Layout()
+	return rules.Bounds(func(name string) ([]byte, error) { return durable.ReadFile(v.root, name, 64<<20) })
+}

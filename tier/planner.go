@@ -1,0 +1,164 @@
+package tier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tierfs/tierfs/chunkcache"
+)
+
+// The planner decides how long a cold read may wait. Brokers read on threads that
+// their producers need, so only some reads may wait the full time; and a failed
+// readahead is repeated by the kernel as a second READ, which must not wait again.
+type planner struct {
+	v       *Volume
+	blocked atomic.Int64 // reads that wait now
+}
+
+const (
+	defaultBusyTimeout = 300 * time.Millisecond
+	// rememberFor is how long the error of a cold read answers the same read.
+	rememberFor = 500 * time.Millisecond
+)
+
+type callerKey struct{}
+
+// WithCaller tells the planner which thread a read is for.
+func WithCaller(ctx context.Context, tid uint32) context.Context {
+	return context.WithValue(ctx, callerKey{}, tid)
+}
+
+func (p *planner) init(v *Volume) { p.v = v }
+
+func (p *planner) close() {}
+
+// read fills b from the cache within the time that this read may take. The fetch
+// behind it goes on after the read has given up.
+func (p *planner) read(ctx context.Context, f *File, o chunkcache.Object, b []byte, off int64) error {
+	if err := f.missed.recall(off, len(b)); err != nil {
+		return err
+	}
+	n := p.blocked.Add(1)
+	defer p.blocked.Add(-1)
+	limit, patient := p.limit(n)
+	err := p.try(ctx, o, b, off, limit)
+	for err != nil && errors.Is(err, ErrUnavailable) && ctx.Err() == nil && (patient || mustNotFail(ctx)) {
+		err = p.try(ctx, o, b, off, p.full())
+	}
+	if err != nil && ctx.Err() == nil {
+		f.missed.note(off, len(b), err)
+	}
+	return err
+}
+
+func (p *planner) try(ctx context.Context, o chunkcache.Object, b []byte, off int64, limit time.Duration) error {
+	wait, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := p.v.opt.Cache.ReadAt(wait, o, b, off)
+	switch {
+	case err == nil || errors.Is(err, chunkcache.ErrBadObject):
+		return err
+	case wait.Err() != nil && ctx.Err() == nil:
+		return fmt.Errorf("%w after %v: %s at %d", ErrUnavailable, limit, o.Key, off)
+	case waitable(err):
+		return p.outlast(wait, o, b, off, err)
+	}
+	return err
+}
+
+// outlast repeats a read that the store failed, until its time is over: a
+// consumer gets data late rather than an error early.
+func (p *planner) outlast(wait context.Context, o chunkcache.Object, b []byte, off int64, err error) error {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		select {
+		case <-wait.Done():
+			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		case <-time.After(pause):
+		}
+		if err = p.v.opt.Cache.ReadAt(wait, o, b, off); err == nil || wait.Err() == nil && !waitable(err) {
+			return err
+		}
+	}
+}
+
+// full is how long a read may wait that nothing hurries.
+func (p *planner) full() time.Duration {
+	switch t := p.v.opt.FetchTimeout; {
+	case t > 0:
+		return t
+	case t < 0:
+		return time.Minute // and again, for ever
+	}
+	if rules := p.v.Layout(); rules != nil {
+		return rules.FetchTimeout()
+	}
+	return 30 * time.Second
+}
+
+// limit is how long the n-th waiting read may wait, and whether it starts over
+// when that time is over.
+func (p *planner) limit(n int64) (limit time.Duration, patient bool) {
+	most := p.v.opt.MaxBlocked
+	if rules := p.v.Layout(); most == 0 && rules != nil {
+		most = rules.MaxBlocked(runtime.NumCPU())
+	}
+	if most > 0 && n > int64(most) {
+		busy := p.v.opt.BusyTimeout
+		if busy <= 0 {
+			busy = defaultBusyTimeout
+		}
+		return min(busy, p.full()), false
+	}
+	return p.full(), p.v.opt.FetchTimeout < 0
+}
+
+// mustNotFail reports whether the reading thread is one that takes its log
+// directory offline on an error: Kafka's log cleaner.
+func mustNotFail(ctx context.Context) bool {
+	tid, ok := ctx.Value(callerKey{}).(uint32)
+	if !ok || tid == 0 {
+		return false
+	}
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", tid))
+	return err == nil && strings.HasPrefix(string(name), "kafka-log-clean")
+}
+
+// remembered is the last cold read of a file that failed. Methods may be called in
+// parallel.
+type remembered struct {
+	mu   sync.Mutex
+	off  int64
+	size int64
+	at   time.Time
+	err  error
+}
+
+func (r *remembered) note(off int64, size int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.off, r.size, r.at, r.err = off, int64(size), time.Now(), err
+}
+
+// recall returns the error of a read that failed just now and overlapped this one.
+func (r *remembered) recall(off int64, size int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		return nil
+	}
+	if time.Since(r.at) > rememberFor {
+		r.err = nil
+		return nil
+	}
+	if off < r.off+r.size && r.off < off+int64(size) {
+		return r.err
+	}
+	return nil
+}

@@ -1,0 +1,310 @@
+package tier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/minio/crc64nvme"
+	"github.com/zeebo/xxh3"
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/durable"
+	"github.com/tierfs/tierfs/handle"
+	"github.com/tierfs/tierfs/layout"
+	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/objstore"
+	"github.com/tierfs/tierfs/segment"
+)
+
+// Why a segment is not uploaded.
+const (
+	ReasonNotWhole layout.Reason = "does not verify"
+	ReasonSideFile layout.Reason = "a file beside it is being written"
+	ReasonUploaded layout.Reason = "uploaded already"
+	ReasonWriting  layout.Reason = "being written"
+	ReasonTooLarge layout.Reason = "larger than a single object may be"
+)
+
+const (
+	maxObject       = 5 << 30 // bytes in one PUT, by S3's limit
+	maxSideFile     = 64 << 20
+	metadataVersion = "1"
+)
+
+// UploadObject is one object of an upload.
+type UploadObject struct {
+	Key      string
+	Body     objstore.Body
+	Metadata map[string]string
+	Log      bool // the segment itself, not a file beside it
+}
+
+// Upload is a segment on its way to the store: its intent is durable, its objects
+// are yet to be put. End it with Commit or Abort, then Close it.
+type Upload struct {
+	Record  marker.Record
+	Objects []UploadObject // the segment itself last
+
+	v       *Volume
+	p       *Partition
+	file    *File
+	home    link
+	changes int64
+	fds     []int
+}
+
+// NotWhole says that a sealed segment is not what its broker writes.
+type NotWhole struct{ Err error }
+
+func (e *NotWhole) Error() string { return "segment does not verify: " + e.Err.Error() }
+func (e *NotWhole) Unwrap() error { return e.Err }
+
+// Prepare makes a sealed segment durable, proves it whole in one pass over its
+// bytes, mints what names its objects, and writes the intent. It fails with a
+// [*Refused] when the segment is not to be uploaded now, and with a [*NotWhole]
+// when its bytes do not verify: it is then left alone.
+func (v *Volume) Prepare(ctx context.Context, p *Partition, s Segment) (_ *Upload, err error) {
+	u := &Upload{v: v, p: p, file: s.File, home: link{p.dir, s.Name()}}
+	defer func() {
+		if err != nil {
+			u.Close()
+		}
+	}()
+	if reason := p.Reason(); reason != "" {
+		return nil, refuse(reason)
+	}
+	if s.Active {
+		return nil, refuse(ReasonActive)
+	}
+	if state := s.File.State(); state != Local {
+		return nil, refuse(ReasonUploaded)
+	}
+	u.changes = s.File.changes.Load()
+	log, err := u.openLog()
+	if err != nil {
+		return nil, err
+	}
+	if err := u.prove(ctx, log, s); err != nil {
+		return nil, err
+	}
+	if u.Record.Incarnation, err = p.ensureIncarnation(); err != nil {
+		return nil, err
+	}
+	u.Record.UploadID = marker.NewUploadID()
+	if err := u.addSideFiles(); err != nil {
+		return nil, err
+	}
+	if err := u.addLog(log); err != nil {
+		return nil, err
+	}
+	return u, v.step("upload:intent", func() error {
+		return marker.Write(v.dirs.intents, uploadFile(u.Record), u.Record)
+	})
+}
+
+// openLog opens the segment and makes it durable: not every broker does.
+func (u *Upload) openLog() (int, error) {
+	fd, err := u.file.open(unix.O_RDONLY)
+	if err != nil {
+		return -1, err
+	}
+	u.fds = append(u.fds, fd)
+	return fd, u.v.step("upload:fsync", func() error { return pathError("fsync", u.home.name, unix.Fsync(fd)) })
+}
+
+// prove walks the segment once and computes all that is known of its bytes.
+func (u *Upload) prove(ctx context.Context, fd int, s Segment) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return pathError("stat", u.home.name, err)
+	}
+	if st.Size > maxObject {
+		return refuse(ReasonTooLarge)
+	}
+	if quiet := u.v.Layout().QuietTime(); time.Since(time.Unix(st.Mtim.Unix())) < quiet {
+		return refuse(ReasonWriting)
+	}
+	sums := &sums{xx: xxh3.New(), crc: crc64nvme.New()}
+	r := io.TeeReader(&contextReader{ctx, io.NewSectionReader(fdReader(fd), 0, st.Size)}, sums)
+	sum, err := segment.Walk(r, st.Size, s.Start, u.v.Layout().Format(), nil)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, unix.EIO):
+		return err
+	case err == nil && sum.End >= s.Next:
+		err = fmt.Errorf("it ends at offset %d, but the next segment starts at %d", sum.End, s.Next)
+	}
+	if u.file.changes.Load() != u.changes {
+		return refuse(ReasonWriting)
+	}
+	if err != nil {
+		return &NotWhole{err}
+	}
+	u.Record = marker.Record{
+		Start: s.Start, End: sum.End, Size: st.Size,
+		FirstTimestamp: sum.FirstTimestamp, MaxTimestamp: sum.MaxTimestamp,
+		LogHash: sums.xx.Sum128().Bytes(),
+	}
+	u.Objects = []UploadObject{{Body: objstore.Body{R: fdReader(fd), Size: st.Size, CRC64NVME: sums.crc.Sum64()}}}
+	return nil
+}
+
+type sums struct {
+	xx  *xxh3.Hasher
+	crc hash.Hash64
+}
+
+func (s *sums) Write(p []byte) (int, error) {
+	_, _ = s.xx.Write(p) // hashes do not fail
+	return s.crc.Write(p)
+}
+
+// addSideFiles adds the files beside the segment, each only if nothing writes it.
+func (u *Upload) addSideFiles() error {
+	dir, err := u.v.openDir(u.p.dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	log := u.Objects[0]
+	u.Objects = nil
+	for _, suffix := range u.v.Layout().SideSuffixes() {
+		if err := u.addSideFile(dir, suffix); err != nil {
+			return err
+		}
+	}
+	u.Objects = append(u.Objects, log)
+	return nil
+}
+
+func (u *Upload) addSideFile(dir int, suffix string) error {
+	name := segment.Stem(u.Record.Start) + suffix
+	fd, err := openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	u.fds = append(u.fds, fd)
+	if dirty, err := u.v.dirtyFD(fd); err != nil || dirty {
+		return errors.Join(err, refuse(ReasonSideFile))
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return pathError("stat", name, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size == 0 || st.Size > maxSideFile {
+		return nil
+	}
+	body, err := objstore.NewBody(fdReader(fd), st.Size)
+	if err != nil {
+		return err
+	}
+	key, err := u.v.key(u.Record, suffix)
+	if err != nil {
+		return err
+	}
+	if suffix == u.v.Layout().IndexSuffix() {
+		u.Record.IndexSize = st.Size
+	}
+	u.Objects = append(u.Objects, UploadObject{Key: key, Body: body})
+	return nil
+}
+
+func (u *Upload) addLog(fd int) (err error) {
+	o := &u.Objects[len(u.Objects)-1]
+	o.Log, o.Metadata = true, metadata(u.Record)
+	o.Key, err = u.v.key(u.Record, logSuffix)
+	return err
+}
+
+// metadata lets a listing plus HEADs rebuild a partition. Keys are plain letters
+// and digits: stores change everything else.
+func metadata(rec marker.Record) map[string]string {
+	return map[string]string{
+		"formatversion":  metadataVersion,
+		"startoffset":    strconv.FormatUint(rec.Start, 10),
+		"endoffset":      strconv.FormatUint(rec.End, 10),
+		"starttimestamp": strconv.FormatInt(rec.FirstTimestamp, 10),
+		"maxtimestamp":   strconv.FormatInt(rec.MaxTimestamp, 10),
+		"size":           strconv.FormatInt(rec.Size, 10),
+		"indexsize":      strconv.FormatInt(rec.IndexSize, 10),
+		"incarnation":    rec.Incarnation.String(),
+		"uploadid":       rec.UploadID.String(),
+		"loghash":        fmt.Sprintf("%x", rec.LogHash),
+	}
+}
+
+// Commit makes the record of the upload durable beside the segment, if the segment
+// is still exactly what was put: otherwise it fails with a [*Refused]. Whenever it
+// fails the objects have a tombstone. Call it when every object is verified.
+func (u *Upload) Commit() error {
+	if err := u.commit(); err != nil {
+		return errors.Join(err, u.Abort())
+	}
+	return u.v.step("upload:intent-gone", func() error {
+		return durable.Unlink(u.v.dirs.intents, uploadFile(u.Record))
+	})
+}
+
+func (u *Upload) commit() error {
+	f := u.file
+	dir, err := u.v.openDir(u.home.dir)
+	if errors.Is(err, unix.ESTALE) {
+		return refuse(ReasonGone)
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.state != Local || f.changes.Load() != u.changes {
+		return refuse(ReasonChanged)
+	}
+	if home, ok := f.home(); !ok || home != u.home {
+		return refuse(ReasonGone)
+	}
+	name := uploadedName(u.home.name)
+	err = u.v.step("upload:record", func() error { return marker.Write(dir, name, u.Record) })
+	if err != nil {
+		// It may be there all the same; the tombstone that follows says that it does
+		// not count.
+		_ = durable.Unlink(dir, name)
+		return err
+	}
+	f.state, f.rec, f.found = Uploaded, u.Record, false
+	u.v.touchedLocked(f)
+	return nil
+}
+
+// Abort turns the intent into a tombstone: whatever was put is deleted later.
+func (u *Upload) Abort() error {
+	return u.v.buryMarker("upload:abort", u.v.dirs.intents, uploadFile(u.Record), u.Record)
+}
+
+// Close gives the upload's descriptors back.
+func (u *Upload) Close() {
+	for _, fd := range u.fds {
+		_ = unix.Close(fd)
+	}
+	u.fds = nil
+}
+
+// dirtyFD reports whether the file behind a descriptor was written through the
+// mount since its last fsync or close.
+func (v *Volume) dirtyFD(fd int) (bool, error) {
+	h, err := handle.At(fd, "")
+	if err != nil {
+		return false, err
+	}
+	f := v.known(h)
+	return f != nil && f.dirty.Load(), nil
+}

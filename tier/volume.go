@@ -1,0 +1,269 @@
+package tier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/chunkcache"
+	"github.com/tierfs/tierfs/durable"
+	"github.com/tierfs/tierfs/handle"
+	"github.com/tierfs/tierfs/layout"
+	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/objstore"
+)
+
+// Options configure a volume.
+type Options struct {
+	// Root is a descriptor of the source directory, opened before a mount covers
+	// it. It stays the caller's and must outlive the volume.
+	Root int
+	// Layout is a fixed layout, or empty to decide it when its signs appear.
+	Layout layout.Kind
+	// QuietTime is how long a generic file must rest before it counts as sealed.
+	QuietTime time.Duration
+
+	Store  objstore.Store    // nil: nothing is tiered, remote segments cannot be read
+	Cache  *chunkcache.Cache // nil together with Store
+	Prefix string            // of all keys
+	// Name is a readable name for the volume, used in keys when it is minted.
+	Name string
+	// TakeOwnership lets this mount take the volume over from another instance.
+	TakeOwnership bool
+
+	// FetchTimeout is how long a cold read waits; 0: the layout's; negative: for ever.
+	FetchTimeout time.Duration
+	// MaxBlocked is how many cold reads may wait so long at once; 0: the layout's.
+	MaxBlocked int
+	// BusyTimeout is what the others wait.
+	BusyTimeout time.Duration
+
+	// DeleteGrace is how long an object outlives its segment.
+	DeleteGrace time.Duration
+
+	Log *slog.Logger
+	// Step, if set, is called before and after each durable step with its name
+	// ("evict:rename", then "evict:rename:done"). Tests stop or kill there.
+	Step func(name string)
+}
+
+// Volume is a source directory with its catalog. All methods may be called in
+// parallel.
+type Volume struct {
+	opt  Options
+	root int
+	log  *slog.Logger
+	dirs stateDirs
+
+	id      Identity
+	planner planner
+
+	// names is held exclusively around each system call that swaps a segment's
+	// name below behind the kernel's back, and shared by lookups, which try two
+	// names: a lookup must not fall between them.
+	names sync.RWMutex
+
+	mu         sync.RWMutex // guards what follows
+	rules      layout.Rules // nil while the layout is undecided
+	files      map[handle.Handle]*File
+	partitions map[handle.Handle]*Partition
+	registry   map[marker.Incarnation]registryEntry
+	tombstones map[string]*Tombstone // by name
+	watches    []*Watch
+	onChange   func(handle.Handle)
+	owner      ownerState
+
+	retire chan struct{} // cap 1: something may be due for retirement
+}
+
+// stateDirs are descriptors of the directories below .tierfs.
+type stateDirs struct {
+	base, partitions, intents, tombstones int
+	lock                                  int
+}
+
+// ErrLocked: another process serves the volume.
+var ErrLocked = errors.New("another tierfs serves this source")
+
+// Known reports whether the source has been mounted by tierfs before.
+func Known(root int) (bool, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(root, stateDir+"/"+volumeFile, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Open takes the volume's lock, mints its identity at the first mount, raises its
+// epoch, reads the catalog (names and records, no segment data), and finishes or
+// undoes what a crash left half done. Nothing of it needs the store. It fails
+// with [ErrLocked] when another process serves the volume.
+func Open(ctx context.Context, opt Options) (*Volume, error) {
+	v := &Volume{
+		opt: opt, root: opt.Root, log: opt.Log,
+		files:      map[handle.Handle]*File{},
+		partitions: map[handle.Handle]*Partition{},
+		registry:   map[marker.Incarnation]registryEntry{},
+		tombstones: map[string]*Tombstone{},
+		retire:     make(chan struct{}, 1),
+	}
+	if v.log == nil {
+		v.log = slog.New(slog.DiscardHandler)
+	}
+	if err := v.openState(); err != nil {
+		return nil, err
+	}
+	if err := v.boot(ctx); err != nil {
+		v.dirs.close()
+		return nil, err
+	}
+	return v, nil
+}
+
+func (v *Volume) boot(ctx context.Context) error {
+	if err := v.loadIdentity(); err != nil {
+		return err
+	}
+	if err := v.loadRegistry(); err != nil {
+		return err
+	}
+	if err := v.decideLayout(); err != nil {
+		return err
+	}
+	if err := v.scan(ctx); err != nil {
+		return err
+	}
+	if err := v.loadTombstones(); err != nil {
+		return err
+	}
+	v.planner.init(v)
+	return nil
+}
+
+func (v *Volume) openState() (err error) {
+	d := &v.dirs
+	*d = stateDirs{-1, -1, -1, -1, -1}
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	if d.base, err = durable.Mkdir(v.root, stateDir, 0o700); err != nil {
+		return err
+	}
+	d.lock, err = unix.Openat(d.base, "lock", unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("open %s/lock: %w", stateDir, err)
+	}
+	if err = unix.Flock(d.lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return ErrLocked
+		}
+		return fmt.Errorf("lock %s/lock: %w", stateDir, err)
+	}
+	for _, sub := range []struct {
+		fd   *int
+		name string
+	}{{&d.partitions, "partitions"}, {&d.intents, "intents"}, {&d.tombstones, "tombstones"}} {
+		if *sub.fd, err = durable.Mkdir(d.base, sub.name, 0o700); err != nil {
+			return err
+		}
+	}
+	for _, fd := range []int{d.base, d.partitions, d.intents, d.tombstones} {
+		if err = durable.SweepTemp(fd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *stateDirs) close() {
+	for _, fd := range []int{d.base, d.partitions, d.intents, d.tombstones, d.lock} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// Close gives the volume's lock back. The caller has stopped everything that uses
+// the volume.
+func (v *Volume) Close() error {
+	v.planner.close()
+	v.dirs.close()
+	return nil
+}
+
+// StateDir is a descriptor of .tierfs, for the cache's default place. It stays
+// the volume's.
+func (v *Volume) StateDir() int { return v.dirs.base }
+
+// OnChange names the function that is told when attributes of an inode changed
+// without the kernel's knowledge. It is called with no lock held.
+func (v *Volume) OnChange(f func(handle.Handle)) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.onChange = f
+}
+
+func (v *Volume) changed(h handle.Handle) {
+	v.mu.RLock()
+	f := v.onChange
+	v.mu.RUnlock()
+	if f != nil {
+		f(h)
+	}
+}
+
+// step runs one durable step between its two named points.
+func (v *Volume) step(name string, do func() error) error {
+	if v.opt.Step != nil {
+		v.opt.Step(name)
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	if v.opt.Step != nil {
+		v.opt.Step(name + ":done")
+	}
+	return nil
+}
+
+// FileOf returns the file of an inode, with a reference that the caller releases.
+func (v *Volume) FileOf(h handle.Handle) *File {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	f := v.fileLocked(h)
+	f.refs++
+	return f
+}
+
+func (v *Volume) fileLocked(h handle.Handle) *File {
+	f := v.files[h]
+	if f == nil {
+		f = newFile(v, h)
+		v.files[h] = f
+	}
+	return f
+}
+
+// known returns the file of an inode if there is one, without a reference.
+func (v *Volume) known(h handle.Handle) *File {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.files[h]
+}
+
+// dropIfUnused forgets a file that neither the kernel nor the catalog needs. The
+// caller holds v.mu. A file with known names is the catalog's.
+func (v *Volume) dropIfUnused(f *File) {
+	if f.refs > 0 || f.opens.Load() > 0 || f.catalogued {
+		return
+	}
+	delete(v.files, f.handle)
+}
