@@ -23,6 +23,7 @@ var floors = [][]string{
 	{"cmd/tierfs"},
 	{"integration/child"},
 	{"integration/daemon", "integration/kafka"},
+	{"integration/rig"},
 	{"integration", "integration/bench", "integration/demo"},
 	{"internal/imports"},
 }
