@@ -1,0 +1,124 @@
+package fs
+
+import (
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/metrics"
+)
+
+// flagsBelow turns the broker's open flags into ours. A file that is written is
+// opened for reading too: the kernel may have to read around what it writes. Offsets
+// are given with each request, so there is no O_APPEND; what truncates or creates is
+// done elsewhere, under the segment's rules; the page cache below is always used.
+func flagsBelow(flags uint32) int {
+	below := unix.O_RDONLY
+	if flags&unix.O_ACCMODE != unix.O_RDONLY {
+		below = unix.O_RDWR
+	}
+	return below | int(flags)&unix.O_SYNC | unix.O_NOFOLLOW | unix.O_CLOEXEC
+}
+
+// Open opens a regular file. The kernel has done the permissions, and truncates by
+// SetAttr. Pages stay valid from one open to the next.
+func (f *fileSystem) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	defer f.answered(metrics.OpOpen, time.Now())
+	n := f.inodes.get(in.NodeId)
+	if n == nil {
+		return fuse.Status(unix.ESTALE)
+	}
+	return f.open(n, in.Flags, out)
+}
+
+func (f *fileSystem) open(n *node, flags uint32, out *fuse.OpenOut) fuse.Status {
+	if !n.isRegular() { // the kernel opens all others itself
+		return fuse.Status(unix.ENXIO)
+	}
+	fd, err := f.reopen(n, flagsBelow(flags))
+	if err != nil {
+		return f.status("open", n, err)
+	}
+	o := f.handles.add(n, fd, flags)
+	*out = fuse.OpenOut{Fh: o.id, OpenFlags: fuse.FOPEN_KEEP_CACHE}
+	return fuse.OK
+}
+
+// reopen makes a new descriptor of an inode, which the caller owns.
+func (f *fileSystem) reopen(n *node, flags int) (int, error) {
+	if n.isRoot() {
+		return unix.Openat(f.root, ".", flags, 0)
+	}
+	return n.handle.Open(f.root, flags)
+}
+
+// Release ends a handle, after the last request on it.
+func (f *fileSystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
+	defer f.answered(metrics.OpRelease, time.Now())
+	f.handles.remove(in.Fh)
+}
+
+// Flush is sent at each close(2), when the kernel has written what was mapped:
+// nothing is left to be done. An answer costs less than it saves: without it, pages
+// of a mapping would be written after the close.
+func (f *fileSystem) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
+	defer f.answered(metrics.OpFlush, time.Now())
+	if f.handles.get(in.Fh) == nil {
+		return fuse.EBADF
+	}
+	return fuse.OK
+}
+
+// fsyncData is the flag of fdatasync(2) in a FSYNC.
+const fsyncData = 1
+
+// Fsync makes what was written durable below. The kernel has sent all of it.
+func (f *fileSystem) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	defer f.answered(metrics.OpFsync, time.Now())
+	o := f.handles.get(in.Fh)
+	if o == nil {
+		return fuse.EBADF
+	}
+	if err := syncFD(o.fd, in.FsyncFlags); err != nil {
+		return f.status("fsync", o.node, err)
+	}
+	if o.file != nil {
+		o.file.Synced()
+	}
+	return fuse.OK
+}
+
+func syncFD(fd int, flags uint32) error {
+	if flags&fsyncData != 0 {
+		return unix.Fdatasync(fd)
+	}
+	return unix.Fsync(fd)
+}
+
+// Lseek answers SEEK_DATA and SEEK_HOLE. A remote segment is all data.
+func (f *fileSystem) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
+	defer f.answered(metrics.OpLseek, time.Now())
+	o := f.handles.get(in.Fh)
+	if o == nil || o.file == nil {
+		return fuse.EBADF
+	}
+	src := o.file.Source()
+	defer src.Release()
+	if src.Local() {
+		off, err := unix.Seek(o.fd, int64(in.Offset), int(in.Whence))
+		out.Offset = uint64(off)
+		return f.status("lseek", o.node, err)
+	}
+	if in.Whence != unix.SEEK_DATA && in.Whence != unix.SEEK_HOLE {
+		return fuse.EINVAL
+	}
+	if in.Offset >= uint64(src.Size()) {
+		return fuse.Status(unix.ENXIO)
+	}
+	out.Offset = in.Offset
+	if in.Whence == unix.SEEK_HOLE {
+		out.Offset = uint64(src.Size())
+	}
+	return fuse.OK
+}

@@ -1,0 +1,100 @@
+package fs
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+
+	"github.com/tierfs/tierfs/metrics"
+	"github.com/tierfs/tierfs/tier"
+)
+
+// fileSystem answers the kernel's requests. Each method runs in a goroutine of
+// its own; the kernel holds a directory's lock while it creates, removes or renames
+// in it.
+type fileSystem struct {
+	fuse.RawFileSystem // of go-fuse; unsupported.go overrides what is not implemented
+
+	root    int    // descriptor of the source, and of its file system for handles
+	rootDev uint64 // device of the source
+	volume  *tier.Volume
+	inodes  *inodeTable
+	handles *handleTable
+
+	base     context.Context // of every request that may wait; ends with the mount
+	fuseFD   int             // open while any request is in flight
+	log      *slog.Logger
+	failures *rate.Sometimes
+	metrics  *metrics.Fuse
+
+	rootMu   sync.Mutex
+	rootAttr RootAttr // guarded by rootMu
+	setRoot  func(RootAttr) error
+}
+
+var _ fuse.RawFileSystem = (*fileSystem)(nil)
+
+func newFileSystem(ctx context.Context, opt Options) (*fileSystem, error) {
+	root, st, err := rootOf(opt.Root)
+	if err != nil {
+		return nil, err
+	}
+	return &fileSystem{
+		RawFileSystem: fuse.NewDefaultRawFileSystem(),
+		root:          opt.Root,
+		rootDev:       st.Dev,
+		volume:        opt.Volume,
+		inodes:        newInodeTable(root),
+		handles:       newHandleTable(opt.Volume),
+		base:          ctx,
+		fuseFD:        -1,
+		log:           opt.Log,
+		failures:      &rate.Sometimes{First: 10, Interval: time.Second},
+		metrics:       opt.Metrics,
+		rootAttr:      opt.RootAttr,
+		setRoot:       opt.SetRootAttr,
+	}, nil
+}
+
+// String names the file system in go-fuse's messages.
+func (f *fileSystem) String() string { return fsType }
+
+// SetDebug does nothing: requests are counted, not printed.
+func (f *fileSystem) SetDebug(bool) {}
+
+// Init is called when the kernel has said hello; the server needs nothing of it.
+func (f *fileSystem) Init(*fuse.Server) {}
+
+// OnUnmount is called after the last request: the kernel has forgotten everything,
+// but says so only for what it dropped before.
+func (f *fileSystem) OnUnmount() {
+	f.handles.clear()
+	f.inodes.clear()
+}
+
+// answered counts a request; handlers defer it with the time they began.
+func (f *fileSystem) answered(op metrics.FuseOp, began time.Time) {
+	f.metrics.Request(op, time.Since(began))
+}
+
+// directory borrows a descriptor of the directory with the number id. Done with
+// it, the caller releases the loan.
+func (f *fileSystem) directory(id uint64) (*node, tier.Dir, lent, fuse.Status) {
+	n := f.inodes.get(id)
+	if n == nil {
+		return nil, tier.Dir{}, lent{}, fuse.Status(unix.ESTALE)
+	}
+	if !n.isDir() {
+		return nil, tier.Dir{}, lent{}, fuse.ENOTDIR
+	}
+	l, err := f.descriptor(n, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, tier.Dir{}, lent{}, f.status("open directory", n, err)
+	}
+	return n, tier.Dir{FD: l.fd, Handle: n.handle}, l, fuse.OK
+}

@@ -1,0 +1,56 @@
+package fs
+
+import (
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/metrics"
+)
+
+// Unlink removes a name of anything but a directory.
+func (f *fileSystem) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
+	defer f.answered(metrics.OpUnlink, time.Now())
+	parent, dir, l, code := f.directory(in.NodeId)
+	if !code.Ok() {
+		return code
+	}
+	defer l.release()
+	return f.status("unlink", parent, f.volume.Unlink(dir, name))
+}
+
+// Rmdir removes a directory that is empty for the broker's eyes.
+func (f *fileSystem) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
+	defer f.answered(metrics.OpRmdir, time.Now())
+	parent, dir, l, code := f.directory(in.NodeId)
+	if !code.Ok() {
+		return code
+	}
+	defer l.release()
+	return f.status("rmdir", parent, f.volume.Rmdir(dir, name))
+}
+
+// Rename moves a name, with the flags of renameat2(2). RENAME_WHITEOUT is refused:
+// it is for the upper layer of an overlay, which a broker's directory never is.
+func (f *fileSystem) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
+	defer f.answered(metrics.OpRename, time.Now())
+	if in.Flags&^(unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE) != 0 {
+		return fuse.EINVAL
+	}
+	parent, oldDir, l, code := f.directory(in.NodeId)
+	if !code.Ok() {
+		return code
+	}
+	defer l.release()
+	newDir := oldDir
+	if in.Newdir != in.NodeId {
+		_, d, other, code := f.directory(in.Newdir)
+		if !code.Ok() {
+			return code
+		}
+		defer other.release()
+		newDir = d
+	}
+	return f.status("rename", parent, f.volume.Rename(oldDir, oldName, newDir, newName, in.Flags))
+}

@@ -1,0 +1,124 @@
+package fs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/tier"
+)
+
+// killPoll is how often a request that has been interrupted looks whether its
+// caller is to die: the kernel reports only the first signal, and a Go program gets
+// them all the time.
+const killPoll = 250 * time.Millisecond
+
+// A request is the context of one request. It ends when the mount ends or when
+// the calling thread is being killed, which is the only way to get rid of a
+// process that waits for the store without limit; no other signal ends it.
+//
+// It costs nothing until somebody asks for Done: only then a goroutine watches, and
+// the handler that made the request ends it with stop.
+type request struct {
+	context.Context // the server's, with the caller
+	fs              *fileSystem
+	interrupted     <-chan struct{}
+	pid             uint32
+
+	mu    sync.Mutex
+	inner context.Context    // guarded by mu; nil until somebody waits
+	end   context.CancelFunc // guarded by mu: of inner
+	watch sync.WaitGroup
+}
+
+// request is the one place where a request gets its context.
+func (f *fileSystem) request(interrupted <-chan struct{}, pid uint32) *request {
+	return &request{Context: tier.WithCaller(f.base, pid), fs: f, interrupted: interrupted, pid: pid}
+}
+
+// Done is closed when the request is not worth an answer any more.
+func (r *request) Done() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.inner == nil {
+		inner, end := context.WithCancel(r.Context)
+		r.inner, r.end = inner, end
+		r.watch.Go(func() { r.watchCaller(inner, end) })
+	}
+	return r.inner.Done()
+}
+
+// Err is nil until Done is closed.
+func (r *request) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.inner == nil {
+		return r.Context.Err()
+	}
+	return r.inner.Err()
+}
+
+// stop ends the request with its handler; nobody waits for it any more.
+func (r *request) stop() {
+	r.mu.Lock()
+	end := r.end
+	r.mu.Unlock()
+	if end != nil {
+		end()
+		r.watch.Wait()
+	}
+}
+
+func (r *request) watchCaller(ctx context.Context, end context.CancelFunc) {
+	defer end()
+	select {
+	case <-ctx.Done():
+		return
+	case <-r.interrupted: // by a signal, or because the connection is gone
+	}
+	tick := time.NewTicker(killPoll)
+	defer tick.Stop()
+	for !killed(r.pid) && !disconnected(r.fs.fuseFD) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// disconnected reports whether the kernel has given the mount up.
+func disconnected(fuseFD int) bool {
+	fds := []unix.PollFd{{Fd: int32(fuseFD)}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0
+}
+
+// killed reports whether a thread is gone or has a SIGKILL pending. The kernel's
+// own requests have no thread: pid 0.
+func killed(pid uint32) bool {
+	if pid == 0 {
+		return false
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return os.IsNotExist(err)
+	}
+	for line := range bytes.Lines(status) {
+		key, value, _ := bytes.Cut(line, []byte(":"))
+		if k := string(key); k != "SigPnd" && k != "ShdPnd" {
+			continue
+		}
+		mask, err := strconv.ParseUint(string(bytes.TrimSpace(value)), 16, 64)
+		if err == nil && mask&(1<<(unix.SIGKILL-1)) != 0 {
+			return true
+		}
+	}
+	return false
+}
