@@ -1,0 +1,232 @@
+package segment_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"runtime"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tierfs/tierfs/segment"
+	"github.com/tierfs/tierfs/segment/segmenttest"
+)
+
+// made is a small segment of each format that has batches.
+func made(f segment.Format, start uint64) (log, index []byte, next uint64) {
+	if f == segment.Kafka {
+		return segmenttest.Kafka(start, 5, 4, 300)
+	}
+	return segmenttest.Iggy(start, 5, 4, 300)
+}
+
+var batched = []segment.Format{segment.Kafka, segment.Iggy}
+
+func TestWalkMade(t *testing.T) {
+	for _, f := range batched {
+		t.Run(f.String(), func(t *testing.T) {
+			log, _, next := made(f, 1000)
+			sum, batches, err := walk(log, 1000, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last := segmenttest.Time(next - 1)
+			if f == segment.Iggy {
+				last = segmenttest.Time(next - 4)
+			}
+			want := segment.Summary{
+				Start: 1000, End: next - 1, Size: int64(len(log)), Batches: 5,
+				FirstTimestamp: segmenttest.Time(1000).UnixMicro(), MaxTimestamp: last.UnixMicro(),
+			}
+			if diff := cmp.Diff(want, sum); diff != "" {
+				t.Fatal(diff)
+			}
+			agree(t, log, batches, f)
+		})
+	}
+}
+
+func TestWalkGeneric(t *testing.T) {
+	data := segmenttest.Payload(1, 700_000)
+	sum, batches, err := walk(data, 42, segment.Generic)
+	if err != nil || batches != nil || sum != (segment.Summary{Start: 42, End: 42, Size: 700_000}) {
+		t.Fatalf("%+v, %v", sum, err)
+	}
+	if _, err := segment.Walk(bytes.NewReader(data), 700_001, 42, segment.Generic, nil); !errors.Is(err, segment.ErrTorn) {
+		t.Fatalf("a byte too few: %v", err)
+	}
+	if n, err := segment.Check(data, segment.Generic); n != 700_000 || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+}
+
+func TestWalkReaders(t *testing.T) {
+	broken := errors.New("disk on fire")
+	for _, f := range append(batched, segment.Generic) {
+		log, _, _ := made(f, 0)
+		size := int64(len(log))
+		for what, r := range map[string]io.Reader{
+			"one byte": iotest.OneByteReader(bytes.NewReader(log)),
+			"half":     iotest.HalfReader(bytes.NewReader(log)),
+			"data+EOF": iotest.DataErrReader(bytes.NewReader(log)),
+			"more":     io.MultiReader(bytes.NewReader(log), iotest.ErrReader(broken)),
+		} {
+			t.Run(f.String()+"/"+what, func(t *testing.T) {
+				if _, err := segment.Walk(r, size, 0, f, nil); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+		t.Run(f.String()+"/error", func(t *testing.T) {
+			r := io.MultiReader(bytes.NewReader(log[:size-1]), iotest.ErrReader(broken))
+			if _, err := segment.Walk(r, size, 0, f, nil); !errors.Is(err, broken) || errors.Is(err, segment.ErrTorn) {
+				t.Fatal(err)
+			}
+		})
+		t.Run(f.String()+"/early end", func(t *testing.T) {
+			if _, err := segment.Walk(bytes.NewReader(log[:size-1]), size, 0, f, nil); !errors.Is(err, segment.ErrTorn) {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestWalkStopsForEach(t *testing.T) {
+	stop := errors.New("enough")
+	for _, f := range batched {
+		t.Run(f.String(), func(t *testing.T) {
+			log, _, _ := made(f, 0)
+			seen := 0
+			each := func(segment.Batch) error {
+				if seen++; seen == 2 {
+					return stop
+				}
+				return nil
+			}
+			if _, err := segment.Walk(bytes.NewReader(log), int64(len(log)), 0, f, each); err != stop || seen != 2 {
+				t.Fatalf("%v after %d", err, seen)
+			}
+			seen = 0
+			if err := segment.Headers(bytes.NewReader(log), 0, int64(len(log)), f, each); err != stop || seen != 2 {
+				t.Fatalf("Headers: %v after %d", err, seen)
+			}
+		})
+	}
+}
+
+// TestTornAnywhere cuts a segment at every byte: only cuts between batches are whole.
+func TestTornAnywhere(t *testing.T) {
+	for _, f := range batched {
+		t.Run(f.String(), func(t *testing.T) {
+			log, _, _ := made(f, 0)
+			_, batches, err := walk(log, 0, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			whole, i := int64(0), 0
+			for n := 1; n < len(log); n++ {
+				if i < len(batches) && int64(n) == batches[i].Position+batches[i].Size {
+					whole = int64(n)
+					i++
+				}
+				_, _, err := walk(log[:n], 0, f)
+				if atEdge := int64(n) == whole; atEdge != (err == nil) || (!atEdge && !errors.Is(err, segment.ErrTorn)) {
+					t.Fatalf("cut at %d: %v", n, err)
+				}
+				if covered, err := segment.Check(log[:n], f); covered != whole || err != nil {
+					t.Fatalf("cut at %d: Check covers %d: %v", n, covered, err)
+				}
+			}
+		})
+	}
+}
+
+// TestEveryByteCounts flips each byte of a segment. Kafka's checksum leaves out the base offset, of which the order
+// shows a part, and the leader epoch.
+func TestEveryByteCounts(t *testing.T) {
+	for _, f := range batched {
+		t.Run(f.String(), func(t *testing.T) {
+			log, _, _ := made(f, 7)
+			_, batches, err := walk(log, 7, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bare := make(map[int64]bool)
+			for _, b := range batches {
+				for i := b.Position; f == segment.Kafka && i < b.Position+16; i++ {
+					bare[i] = i < b.Position+8 || i >= b.Position+12
+				}
+			}
+			for i := range log {
+				if bare[int64(i)] {
+					continue
+				}
+				log[i] ^= 0x40
+				if _, _, err := walk(log, 7, f); err == nil {
+					t.Fatalf("byte %d may be anything", i)
+				}
+				log[i] ^= 0x40
+			}
+		})
+	}
+}
+
+// claims is a reader of one batch header and then of zeros without end.
+type claims struct{ header []byte }
+
+func (c *claims) Read(p []byte) (int, error) {
+	n := copy(p, c.header)
+	c.header = c.header[n:]
+	clear(p[n:])
+	return len(p), nil
+}
+
+// TestMemoryIsBounded walks batches and a message far larger than the window.
+func TestMemoryIsBounded(t *testing.T) {
+	kafka := segmenttest.KafkaBatch(0, segmenttest.Epoch, [][]byte{nil})[:61]
+	iggy := segmenttest.IggyBatch(0, segmenttest.Epoch, [][]byte{nil})[:256+48]
+	const size = 60 << 20
+	binary.BigEndian.PutUint32(kafka[8:], size-12)
+	binary.LittleEndian.PutUint64(iggy[32:], size)
+	binary.LittleEndian.PutUint32(iggy[256+32:], 0)
+	binary.LittleEndian.PutUint32(iggy[256+36:], size-256-48)
+	for f, header := range map[segment.Format][]byte{segment.Kafka: kafka, segment.Iggy: iggy} {
+		t.Run(f.String(), func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := segment.Walk(&claims{header}, size, 0, f, nil)
+			runtime.ReadMemStats(&after)
+			if !errors.Is(err, segment.ErrChecksum) {
+				t.Fatal(err)
+			}
+			if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 {
+				t.Fatalf("%d bytes allocated", used)
+			}
+		})
+	}
+}
+
+func TestWalkAllocatesNothingPerBatch(t *testing.T) {
+	for _, f := range batched {
+		t.Run(f.String(), func(t *testing.T) {
+			allocs := func(batches int) (walk, check float64) {
+				log, _, _ := segmenttest.Kafka(0, batches, 3, 100)
+				if f == segment.Iggy {
+					log, _, _ = segmenttest.Iggy(0, batches, 3, 100)
+				}
+				walk = testing.AllocsPerRun(10, func() {
+					_, _ = segment.Walk(bytes.NewReader(log), int64(len(log)), 0, f, nil)
+				})
+				return walk, testing.AllocsPerRun(10, func() { _, _ = segment.Check(log, f) })
+			}
+			walk1, check1 := allocs(1)
+			walk2, check2 := allocs(1000)
+			if walk2 > walk1 || check2 > check1 {
+				t.Fatalf("Walk %v and %v, Check %v and %v", walk1, walk2, check1, check2)
+			}
+		})
+	}
+}
