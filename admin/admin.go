@@ -1,0 +1,172 @@
+// Package admin is how a running daemon is asked and told: a control socket for
+// the commands of tierfs, and an HTTP listener for monitoring.
+//
+// It promises:
+//   - The control socket can be reached by root only: it lies in a directory
+//     with mode 0700, and there is one for each volume, named by the volume id
+//     that stands as the mount's source in /proc/self/mountinfo. So a command
+//     finds the daemon of a mount without touching the mount.
+//   - A socket that a dead daemon left is replaced; that of a living one never.
+//   - The HTTP listener shows and changes nothing: metrics, health, status.
+//   - Close waits for every request.
+//
+// What is asked and told is behind Daemon, so that this package knows neither
+// segments nor stores.
+//
+// On disk: /run/tierfs/<volume id>.sock, gone after a clean stop.
+//
+// On the socket: HTTP with JSON bodies. GET /status (topics=true for the list
+// of topics), GET /segments?partition=PATH, POST /pause, /resume, /unmount, and
+// POST /evict, which answers with one JSON value a line: EvictLine. An error is
+// {"error": "one line"} with a status of 4xx or 5xx.
+package admin
+
+import (
+	"context"
+	"errors"
+)
+
+// ErrNotFound: there is nothing with that name. Daemons wrap it.
+var ErrNotFound = errors.New("not found")
+
+// ErrBusy: somebody uses the mount. Daemons wrap it.
+var ErrBusy = errors.New("in use")
+
+// Daemon is what a running mount can be asked and told. All methods may be
+// called in parallel.
+type Daemon interface {
+	// Status describes the mount; the list of topics only if it is asked for.
+	// It never waits for the store.
+	Status(topics bool) Status
+	// Segments lists a partition by its path below the mount point.
+	Segments(partition string) ([]Segment, error)
+	// Evict uploads and evicts what is due, and returns when that is done or ctx
+	// ends. progress is called for each step, by one goroutine at a time.
+	Evict(ctx context.Context, what EvictRequest, progress func(EvictStep)) (EvictResult, error)
+	// Pause stops uploads, evictions and deletions, or lets them go on.
+	Pause(paused bool)
+	// Unmount unmounts if nobody is in the mount, or says who is (ErrBusy).
+	Unmount() error
+}
+
+// Status is what `tierfs status --json` prints.
+type Status struct {
+	PID        int    `json:"pid"`
+	Holder     Holder `json:"holder"`
+	Writes     string `json:"writes"` // through or writeback
+	Takeovers  int    `json:"takeovers"`
+	Version    string `json:"version"`
+	Source     string `json:"source"`
+	Mountpoint string `json:"mountpoint"`
+	Layout     string `json:"layout"` // "" while it is not known
+
+	Volume     string `json:"volume"` // the id
+	VolumeName string `json:"volume_name"`
+	Owner      bool   `json:"owner"`
+	OwnerWhy   string `json:"owner_why,omitempty"` // why not
+	Store      Store  `json:"store"`
+	Paused     bool   `json:"paused"`
+
+	Segments map[string]int64 `json:"segments"` // by state
+	Bytes    map[string]int64 `json:"bytes"`    // by place
+
+	NotEvictableBytes   map[string]int64 `json:"not_evictable_bytes"` // by reason
+	UploadStalled       bool             `json:"upload_stalled"`
+	UploadStalledWhy    string           `json:"upload_stalled_why,omitempty"`
+	UploadLagBytes      int64            `json:"upload_lag_bytes"`
+	UploadOldestSeconds float64          `json:"upload_oldest_seconds"`
+	UploadsQueued       int64            `json:"uploads_queued"`
+	UploadsRunning      int64            `json:"uploads_running"`
+	ColdReadsWaiting    int64            `json:"cold_reads_waiting"`
+	Tombstones          int64            `json:"tombstones"`
+	Quarantined         int64            `json:"quarantined"`
+	Cache               Cache            `json:"cache"`
+
+	Topics []Topic `json:"topics,omitempty"`
+}
+
+// Holder is who keeps what outlives a daemon.
+type Holder struct {
+	Kind string `json:"kind"` // process, systemd, none
+	PID  int    `json:"pid"`
+}
+
+// Store is the object store as the daemon sees it.
+type Store struct {
+	Backend   string `json:"backend"`
+	Location  string `json:"location"` // for people, without secrets
+	Reachable bool   `json:"reachable"`
+	Error     string `json:"error,omitempty"` // why not
+}
+
+// Cache is the state of the chunk cache.
+type Cache struct {
+	Bytes    int64  `json:"bytes"`
+	Budget   int64  `json:"budget_bytes"`
+	Chunks   int64  `json:"chunks"`
+	Hits     uint64 `json:"hits"`
+	Misses   uint64 `json:"misses"`
+	Degraded bool   `json:"degraded"`
+}
+
+// Topic is what of a topic is where.
+type Topic struct {
+	Name        string           `json:"name"`
+	Partitions  int64            `json:"partitions"`
+	Segments    map[string]int64 `json:"segments"`
+	LocalBytes  int64            `json:"local_bytes"`
+	RemoteBytes int64            `json:"remote_bytes"`
+	LagBytes    int64            `json:"upload_lag_bytes"`
+	Why         string           `json:"why,omitempty"` // why it is not tiered
+}
+
+// Segment is one line of `tierfs ls`.
+type Segment struct {
+	Stem string  `json:"stem"`          // 20 digits
+	End  *uint64 `json:"end,omitempty"` // last offset, nil while it is not known
+	Size int64   `json:"size"`          // bytes, as the broker sees it
+	// Allocated is what it takes on the local disk, in bytes.
+	Allocated int64  `json:"allocated"`
+	State     string `json:"state"`
+	Why       string `json:"why,omitempty"` // why it may not be evicted
+}
+
+// EvictRequest says what to evict.
+type EvictRequest struct {
+	Topic string `json:"topic"` // pattern; "" = every topic
+	All   bool   `json:"all"`   // not only what retention says
+}
+
+// EvictStep is one thing that an eviction did.
+type EvictStep struct {
+	Action  string `json:"action"`  // upload, evict
+	Segment string `json:"segment"` // path below the mount point
+	Bytes   int64  `json:"bytes"`
+	// Done and Total count bytes of the whole request, as far as it is known now.
+	Done  int64 `json:"done"`
+	Total int64 `json:"total"`
+}
+
+// EvictResult is the end of an eviction.
+type EvictResult struct {
+	Uploaded      int64    `json:"uploaded"` // segments
+	UploadedBytes int64    `json:"uploaded_bytes"`
+	Evicted       int64    `json:"evicted"`
+	EvictedBytes  int64    `json:"evicted_bytes"`
+	Stayed        []Stayed `json:"stayed"`
+}
+
+// Stayed is what stayed local, by reason.
+type Stayed struct {
+	Reason   string `json:"reason"`
+	Segments int64  `json:"segments"`
+	Bytes    int64  `json:"bytes"`
+}
+
+// EvictLine is one line of the answer to POST /evict: steps, and one result or
+// error at the end.
+type EvictLine struct {
+	Step   *EvictStep   `json:"step,omitempty"`
+	Result *EvictResult `json:"result,omitempty"`
+	Error  string       `json:"error,omitempty"`
+}

@@ -1,0 +1,389 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/tierfs/tierfs/metrics"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const volume = "0123456789abcdef0123456789abcdef"
+
+// fake is a Daemon that notes what it is told.
+type fake struct {
+	mu      sync.Mutex
+	calls   []string
+	status  Status
+	evict   func(ctx context.Context, progress func(EvictStep)) (EvictResult, error)
+	unmount error
+	told    chan struct{} // if set, closed by Unmount
+}
+
+func (f *fake) note(format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, fmt.Sprintf(format, args...))
+}
+
+func (f *fake) Status(topics bool) Status {
+	f.note("status %v", topics)
+	return f.status
+}
+
+func (f *fake) Segments(partition string) ([]Segment, error) {
+	f.note("segments %s", partition)
+	if partition != "orders-0" {
+		return nil, fmt.Errorf("%s: no partition: %w", partition, ErrNotFound)
+	}
+	end := uint64(41)
+	return []Segment{{Stem: "00000000000000000000", End: &end, Size: 1 << 20, State: "remote"}}, nil
+}
+
+func (f *fake) Evict(ctx context.Context, what EvictRequest, progress func(EvictStep)) (EvictResult, error) {
+	f.note("evict %s %v", what.Topic, what.All)
+	return f.evict(ctx, progress)
+}
+
+func (f *fake) Pause(paused bool) { f.note("pause %v", paused) }
+
+func (f *fake) Unmount() error {
+	f.note("unmount")
+	if f.told != nil {
+		close(f.told)
+	}
+	return f.unmount
+}
+
+func start(t *testing.T, f *fake, change func(*Options)) (*Server, *Client) {
+	t.Helper()
+	o := Options{
+		Daemon: f, RunDir: filepath.Join(t.TempDir(), "run"), Volume: volume,
+		Metrics: prometheus.NewRegistry(), Ready: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
+	}
+	if change != nil {
+		change(&o)
+	}
+	s, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, NewClient(o.RunDir, o.Volume)
+}
+
+func TestCommands(t *testing.T) {
+	f := &fake{status: Status{PID: 7, Writes: "through", Holder: Holder{Kind: "none"}, Segments: map[string]int64{"remote": 3}}}
+	_, c := start(t, f, nil)
+	ctx := t.Context()
+	t.Run("status", func(t *testing.T) {
+		s, err := c.Status(ctx, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(f.status, s); diff != "" {
+			t.Error(diff)
+		}
+	})
+	t.Run("segments", func(t *testing.T) {
+		list, err := c.Segments(ctx, "orders-0")
+		if err != nil || len(list) != 1 || *list[0].End != 41 {
+			t.Errorf("got %v, %v", list, err)
+		}
+	})
+	t.Run("no such partition", func(t *testing.T) {
+		_, err := c.Segments(ctx, "a b&c-0")
+		if !errors.Is(err, ErrNotFound) || !strings.HasPrefix(err.Error(), "a b&c-0: no partition") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("pause", func(t *testing.T) {
+		if err := errors.Join(c.Pause(ctx, true), c.Pause(ctx, false)); err != nil {
+			t.Error(err)
+		}
+	})
+	want := []string{"status true", "segments orders-0", "segments a b&c-0", "pause true", "pause false"}
+	if diff := cmp.Diff(want, f.calls); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestStatusFields(t *testing.T) {
+	f := &fake{status: Status{
+		PID: 7, Holder: Holder{Kind: "none"}, Writes: "through", Volume: volume, Owner: true, Store: Store{Backend: "fs", Reachable: true},
+		Segments: map[string]int64{"active": 1}, Bytes: map[string]int64{"local": 2}, UploadLagBytes: 3,
+	}}
+	s, _ := start(t, f, func(o *Options) { o.Listen = "127.0.0.1:0" })
+	_, body := get(t, s, "/api/status")
+	for _, field := range []string{
+		`"pid":7`, `"holder":{"kind":"none","pid":0}`, `"writes":"through"`, `"takeovers":0`, `"volume":"` + volume + `"`, `"owner":true`,
+		`"backend":"fs"`, `"reachable":true`, `"segments":{"active":1}`, `"bytes":{"local":2}`, `"upload_stalled":false`, `"upload_lag_bytes":3`,
+	} {
+		if !strings.Contains(body, field) {
+			t.Errorf("%s is missing in %s", field, body)
+		}
+	}
+}
+
+func TestEvict(t *testing.T) {
+	f := &fake{}
+	_, c := start(t, f, nil)
+	result := EvictResult{Evicted: 2, EvictedBytes: 100, Stayed: []Stayed{{"high watermark", 1, 50}}}
+	t.Run("steps and result", func(t *testing.T) {
+		f.evict = func(_ context.Context, progress func(EvictStep)) (EvictResult, error) {
+			progress(EvictStep{Action: "upload", Segment: "a"})
+			progress(EvictStep{Action: "evict", Segment: "a"})
+			return result, nil
+		}
+		var steps []string
+		got, err := c.Evict(t.Context(), EvictRequest{Topic: "orders-*", All: true}, func(s EvictStep) { steps = append(steps, s.Action) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(result, got); diff != "" || strings.Join(steps, ",") != "upload,evict" {
+			t.Errorf("steps %v, result:\n%s", steps, diff)
+		}
+		if f.calls[0] != "evict orders-* true" {
+			t.Errorf("got the request %q", f.calls[0])
+		}
+	})
+	t.Run("error after steps", func(t *testing.T) {
+		f.evict = func(_ context.Context, progress func(EvictStep)) (EvictResult, error) {
+			progress(EvictStep{Action: "upload"})
+			return EvictResult{}, errors.New("the store is away")
+		}
+		if _, err := c.Evict(t.Context(), EvictRequest{}, func(EvictStep) {}); err == nil || err.Error() != "the store is away" {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("the first step is seen before the last", func(t *testing.T) {
+		seen := make(chan struct{})
+		f.evict = func(ctx context.Context, progress func(EvictStep)) (EvictResult, error) {
+			progress(EvictStep{Action: "upload"})
+			select {
+			case <-seen:
+				return result, nil
+			case <-ctx.Done():
+				return EvictResult{}, ctx.Err()
+			}
+		}
+		if _, err := c.Evict(t.Context(), EvictRequest{}, func(EvictStep) { close(seen) }); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("ends with its client", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		f.evict = func(ctx context.Context, progress func(EvictStep)) (EvictResult, error) {
+			defer close(ended)
+			progress(EvictStep{})
+			<-ctx.Done()
+			return EvictResult{}, ctx.Err()
+		}
+		if _, err := c.Evict(ctx, EvictRequest{}, func(EvictStep) { cancel() }); err == nil {
+			t.Error("no error")
+		}
+		<-ended
+	})
+}
+
+func TestCloseEndsEvictions(t *testing.T) {
+	f := &fake{}
+	s, c := start(t, f, nil)
+	f.evict = func(ctx context.Context, progress func(EvictStep)) (EvictResult, error) {
+		progress(EvictStep{})
+		<-ctx.Done()
+		return EvictResult{}, errors.New("shutting down")
+	}
+	begun := make(chan struct{})
+	ended := make(chan error)
+	go func() {
+		_, err := c.Evict(context.Background(), EvictRequest{}, func(EvictStep) { close(begun) })
+		ended <- err
+	}()
+	<-begun
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err == nil || err.Error() != "shutting down" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestUnmountRefused(t *testing.T) {
+	f := &fake{unmount: fmt.Errorf("process 12 (java): %w", ErrBusy), status: Status{PID: os.Getpid()}}
+	_, c := start(t, f, nil)
+	if err := c.Unmount(t.Context()); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "process 12 (java)") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestUnmountWaitsForTheProcess(t *testing.T) {
+	f := &fake{status: Status{PID: os.Getpid()}, told: make(chan struct{})}
+	_, c := start(t, f, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- c.Unmount(ctx) }()
+	<-f.told // this process does not end: only the context does
+	select {
+	case err := <-done:
+		t.Fatalf("returned %v while the daemon lives", err)
+	default:
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	_, err := NewClient(t.TempDir(), volume).Status(t.Context(), false)
+	if err == nil || !strings.Contains(err.Error(), "no daemon answers") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSocket(t *testing.T) {
+	t.Run("modes", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "run")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		start(t, &fake{}, func(o *Options) { o.RunDir = dir })
+		for path, want := range map[string]os.FileMode{dir: 0o700, SocketPath(dir, volume): 0o600} {
+			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+				t.Errorf("%s: %v, %v", path, info.Mode(), err)
+			}
+		}
+	})
+	t.Run("a living one stays", func(t *testing.T) {
+		var dir string
+		_, c := start(t, &fake{}, func(o *Options) { dir = o.RunDir })
+		_, err := Start(Options{Daemon: &fake{}, RunDir: dir, Volume: volume, Log: slog.New(slog.DiscardHandler)})
+		if err == nil || !strings.Contains(err.Error(), "another tierfs answers") {
+			t.Errorf("got %v", err)
+		}
+		if _, err := c.Status(t.Context(), false); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a dead one is replaced", func(t *testing.T) {
+		dir := t.TempDir()
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: SocketPath(dir, volume)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.SetUnlinkOnClose(false)
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_, c := start(t, &fake{}, func(o *Options) { o.RunDir = dir })
+		if _, err := c.Status(t.Context(), false); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("gone after Close", func(t *testing.T) {
+		dir := t.TempDir()
+		s, err := Start(Options{Daemon: &fake{}, RunDir: dir, Volume: volume, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Lstat(SocketPath(dir, volume)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("directory is a link", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "run")
+		if err := os.Symlink(t.TempDir(), dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := listenSocket(dir, volume); err == nil {
+			t.Error("accepted")
+		}
+	})
+	t.Run("address in use", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		dir := t.TempDir()
+		_, err = Start(Options{Daemon: &fake{}, RunDir: dir, Volume: volume, Listen: l.Addr().String(), Log: slog.New(slog.DiscardHandler)})
+		if err == nil || !strings.Contains(err.Error(), "admin.listen") {
+			t.Errorf("got %v", err)
+		}
+		if _, err := os.Lstat(SocketPath(dir, volume)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the control socket is left behind: %v", err)
+		}
+	})
+}
+
+func get(t *testing.T, s *Server, path string) (int, string) {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := c.Get("http://" + s.Address() + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+func TestListener(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	metrics.New(reg).Upload.Evicted(10)
+	ready := errors.New("not mounted")
+	f := &fake{}
+	s, _ := start(t, f, func(o *Options) {
+		o.Listen, o.Metrics, o.Ready = "127.0.0.1:0", reg, func() error { return ready }
+	})
+	for path, want := range map[string]struct {
+		code int
+		body string
+	}{
+		"/metrics":    {200, "tierfs_evictions_total 1\n"},
+		"/healthz":    {200, "ok\n"},
+		"/readyz":     {503, "not mounted\n"},
+		"/api/status": {200, `"pid":0`},
+		"/status":     {404, ""},
+		"/evict":      {404, ""},
+		"/pause":      {404, ""},
+		"/unmount":    {404, ""},
+	} {
+		t.Run(path, func(t *testing.T) {
+			if code, body := get(t, s, path); code != want.code || !strings.Contains(body, want.body) {
+				t.Errorf("got %d %s", code, body)
+			}
+		})
+	}
+	ready = nil
+	if code, body := get(t, s, "/readyz"); code != 200 || body != "ready\n" {
+		t.Errorf("got %d %s", code, body)
+	}
+}

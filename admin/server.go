@@ -1,0 +1,182 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+)
+
+// Options of a Server.
+type Options struct {
+	Daemon  Daemon
+	RunDir  string // RunDir, but for tests
+	Volume  string // id, which names the socket
+	Listen  string // address of the HTTP listener; "" = none
+	Metrics prometheus.Gatherer
+	// Ready says whether the mount serves reads; it is asked by /readyz.
+	Ready func() error
+	Log   *slog.Logger
+}
+
+// Server answers on the control socket and the HTTP listener.
+type Server struct {
+	daemon  Daemon
+	log     *slog.Logger
+	servers []*http.Server
+	group   errgroup.Group
+	cancel  context.CancelFunc // ends long requests
+	address string
+}
+
+// Start opens the sockets and answers in the background until Close.
+func Start(o Options) (*Server, error) {
+	base, cancel := context.WithCancel(context.Background())
+	s := &Server{daemon: o.Daemon, log: o.Log, cancel: cancel}
+	control, err := listenSocket(o.RunDir, o.Volume)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	s.serve(base, control, s.control())
+	if o.Listen == "" {
+		return s, nil
+	}
+	monitoring, err := net.Listen("tcp", o.Listen)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("admin.listen = %q: %w; choose another address", o.Listen, err), s.Close())
+	}
+	s.address = monitoring.Addr().String()
+	s.serve(base, monitoring, public(o))
+	return s, nil
+}
+
+// Address is where the HTTP listener listens, "" without one.
+func (s *Server) Address() string { return s.address }
+
+func (s *Server) serve(base context.Context, l net.Listener, h http.Handler) {
+	server := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       time.Minute,
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	s.servers = append(s.servers, server)
+	s.group.Go(func() error {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("admin: %w", err)
+		}
+		return nil
+	})
+}
+
+// closeGrace is how long Close lets answers under way go out.
+const closeGrace = 5 * time.Second
+
+// Close ends evictions that somebody waits for, lets other answers go out,
+// removes the socket and waits for all of it.
+func (s *Server) Close() error {
+	s.cancel()
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	var errs []error
+	for _, server := range s.servers {
+		if err := server.Shutdown(ctx); err != nil {
+			errs = append(errs, server.Close())
+		}
+	}
+	return errors.Join(append(errs, s.group.Wait())...)
+}
+
+// control answers the commands of tierfs.
+func (s *Server) control() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
+		writeJSON(w, s.daemon.Status(r.URL.Query().Get("topics") == "true"))
+	})
+	mux.HandleFunc("GET /segments", func(w http.ResponseWriter, r *http.Request) {
+		list, err := s.daemon.Segments(r.URL.Query().Get("partition"))
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		writeJSON(w, list)
+	})
+	mux.HandleFunc("POST /pause", func(w http.ResponseWriter, _ *http.Request) {
+		s.daemon.Pause(true)
+		writeJSON(w, struct{}{})
+	})
+	mux.HandleFunc("POST /resume", func(w http.ResponseWriter, _ *http.Request) {
+		s.daemon.Pause(false)
+		writeJSON(w, struct{}{})
+	})
+	mux.HandleFunc("POST /unmount", func(w http.ResponseWriter, _ *http.Request) {
+		if err := s.daemon.Unmount(); err != nil {
+			writeError(w, err)
+			return
+		}
+		writeJSON(w, struct{}{})
+	})
+	mux.HandleFunc("POST /evict", s.evict)
+	return mux
+}
+
+// evict streams the steps and then the result.
+func (s *Server) evict(w http.ResponseWriter, r *http.Request) {
+	var what EvictRequest
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&what); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	out := json.NewEncoder(w)
+	flush := http.NewResponseController(w)
+	line := func(l EvictLine) {
+		// An error here means that the client is gone; the request's context
+		// has ended then, and the eviction with it.
+		_ = out.Encode(l)
+		_ = flush.Flush()
+	}
+	result, err := s.daemon.Evict(r.Context(), what, func(step EvictStep) { line(EvictLine{Step: &step}) })
+	if err != nil {
+		line(EvictLine{Error: err.Error()})
+		return
+	}
+	line(EvictLine{Result: &result})
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(body, '\n')) // an error means that the client is gone
+}
+
+// errorBody is the body of an answer that is an error.
+type errorBody struct {
+	Error string `json:"error"`
+}
+
+func writeError(w http.ResponseWriter, err error) {
+	status := http.StatusInternalServerError
+	switch {
+	case errors.Is(err, ErrNotFound):
+		status = http.StatusNotFound
+	case errors.Is(err, ErrBusy):
+		status = http.StatusConflict
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(errorBody{err.Error()}) // an error means that the client is gone
+}
