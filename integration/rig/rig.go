@@ -21,6 +21,7 @@ import (
 
 // Options describe a rig.
 type Options struct {
+	Install  kafka.Install
 	Root     string // an empty directory of its own
 	Binary   string // tierfs; "" = there is no daemon, the broker runs on the plain directory
 	Store    Store
@@ -44,10 +45,6 @@ type Rig struct {
 
 // New makes the directories and starts the client; nothing is mounted and no broker runs yet.
 func New(o Options) (_ *Rig, err error) {
-	install, err := kafka.Locate()
-	if err != nil {
-		return nil, err
-	}
 	r := &Rig{Source: filepath.Join(o.Root, "data")}
 	defer func() {
 		if err != nil {
@@ -79,10 +76,10 @@ func New(o Options) (_ *Rig, err error) {
 		}
 	}
 	config := kafka.Config{Dir: filepath.Join(o.Root, "broker"), DataDir: view, Properties: o.Broker, Measured: o.Measured, Heap: o.Heap}
-	if r.Broker, err = kafka.NewBroker(install, config); err != nil {
+	if r.Broker, err = kafka.NewBroker(o.Install, config); err != nil {
 		return nil, err
 	}
-	r.Client, err = kafka.StartDriver(install, o.Root, o.Measured)
+	r.Client, err = kafka.StartDriver(o.Install, o.Root, o.Measured)
 	return r, err
 }
 

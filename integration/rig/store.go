@@ -50,3 +50,14 @@ func (s Store) Objects(part, suffix string) (map[string]int64, error) {
 	})
 	return found, err
 }
+
+// S3 is a bucket of an S3 server that keeps its objects as files below root.
+func S3(endpoint, region, bucket, accessKey, secretKey, root string) Store {
+	return Store{
+		Name: "s3",
+		Settings: fmt.Sprintf("[store]\nbackend = \"s3\"\nprefix = \"tierfs\"\n[store.s3]\nbucket = %q\nregion = %q\nendpoint = %q\naccess_key = %q\n",
+			bucket, region, endpoint, accessKey),
+		Env:  []string{"TIERFS_STORE_S3_SECRET_KEY=" + secretKey},
+		Root: filepath.Join(root, bucket),
+	}
+}

@@ -1,0 +1,194 @@
+package integration
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tierfs/tierfs/integration/kafka"
+	"github.com/tierfs/tierfs/integration/rig"
+)
+
+// durableTopic is a topic whose acknowledged records are on disk: the broker flushes every batch before it answers.
+var durableTopic = []string{"topic=durable", "partitions=3", "min=1000", "max=5000", "config.flush.messages=1", "config.segment.bytes=1048576"}
+
+// load starts a producer, waits until segments have been evicted behind it, and leaves it running.
+func (f *fixture) load() *kafka.Call {
+	f.t.Helper()
+	f.do("create", durableTopic...)
+	run := f.Go("produce", "topic=durable", "rate=2000", "timeout=180000")
+	f.must(run.Acked(f.ctx, 3000))
+	f.evict()
+	if len(f.remote()) == 0 {
+		f.t.Fatal("nothing was evicted under load")
+	}
+	return run
+}
+
+// finish lets the producer go on for a while, evicts again, and reads everything.
+func (f *fixture) finish(run *kafka.Call, evicted map[string]int64, sizes map[string]attributes) {
+	f.t.Helper()
+	unchanged(f.t, evicted, restrict(f.remote(), evicted))
+	unchanged(f.t, restrict(sizes, evicted), restrict(f.segments(), evicted))
+	r, err := run.Stop(f.ctx)
+	f.must(err)
+	if r.Int("failed") != 0 {
+		f.t.Errorf("records failed: %v", r)
+	}
+	f.evict()
+	f.must(f.Forget())
+	f.t.Logf("produced %v, consumed %v", r, f.do("consume", "topic=durable"))
+	if dirs := f.do("logdirs"); dirs.Int("offline") != 0 {
+		f.t.Errorf("a log directory is offline: %v", dirs)
+	}
+	if n := f.metric("tierfs_batch_checksum_failures_total"); n != 0 {
+		f.t.Errorf("%v batches from the store were wrong", n)
+	}
+}
+
+// restrict keeps those entries of m that are in by, too.
+func restrict[V, W any](m map[string]V, by map[string]W) map[string]V {
+	kept := map[string]V{}
+	for path, value := range m {
+		if _, ok := by[path]; ok {
+			kept[path] = value
+		}
+	}
+	return kept
+}
+
+// TestKilledBroker ends the broker by SIGKILL while it is written to, over segments that are partly evicted.
+func TestKilledBroker(t *testing.T) {
+	f := newFixture(t, fsStore(t), rig.Options{Binary: checked})
+	f.up()
+	run := f.load()
+	evicted, sizes := f.remote(), f.segments()
+	f.must(run.Acked(f.ctx, 6000))
+	f.must(f.Broker.Kill())
+	f.must(f.Broker.Start(f.ctx))
+	f.must(run.Acked(f.ctx, 10000))
+	f.finish(run, evicted, sizes)
+}
+
+// TestKilledDaemon ends tierfs by SIGKILL while the broker is written to. The broker halts, as it does on a failed disk; both are
+// started again.
+func TestKilledDaemon(t *testing.T) {
+	f := newFixture(t, fsStore(t), rig.Options{Binary: checked})
+	f.up()
+	run := f.load()
+	evicted, sizes := f.remote(), f.segments()
+	f.must(run.Acked(f.ctx, 6000))
+	f.must(f.Daemon.Kill())
+	ctx, cancel := context.WithTimeout(f.ctx, 30*time.Second)
+	defer cancel()
+	select {
+	case <-f.Broker.Process().Done():
+	case <-ctx.Done():
+		f.t.Error("the broker did not halt when its disk was gone")
+		f.must(f.Broker.Kill())
+	}
+	f.must(f.Daemon.Start(f.ctx))
+	f.must(f.Broker.Start(f.ctx))
+	f.must(run.Acked(f.ctx, 10000))
+	f.finish(run, evicted, sizes)
+}
+
+// TestDeletedTopic shows that the broker's delete reaches the store, after the grace and for this topic only.
+func TestDeletedTopic(t *testing.T) {
+	for _, store := range stores {
+		t.Run(store.name, func(t *testing.T) {
+			f := newFixture(t, store.open(t), rig.Options{Binary: checked, Settings: "[retention]\ndelete_grace = \"2 s\"\n"})
+			f.up()
+			for _, name := range []string{"kept", "gone"} {
+				f.do("create", "topic="+name, "partitions=2", "config.segment.bytes=1048576")
+				f.do("produce", "topic="+name, "records=8000")
+			}
+			f.evict()
+			kept, gone := f.objects("kept-"), f.objects("gone-")
+			if len(kept) < 4 || len(gone) < 4 {
+				f.t.Fatalf("objects: %v, %v", kept, gone)
+			}
+			f.do("delete", "topic=gone")
+			f.eventually("objects of the deleted topic go", 40*time.Second, func() (bool, error) {
+				left, err := f.store.Objects("gone-", "")
+				return len(left) == 0, err
+			})
+			f.eventually("directories of the deleted topic go", 20*time.Second, func() (bool, error) {
+				found := false
+				for path := range f.segments() {
+					found = found || strings.HasPrefix(path, "gone-")
+				}
+				return !found, nil
+			})
+			unchanged(f.t, kept, f.objects("kept-"))
+			f.must(f.Forget())
+			f.do("consume", "topic=kept")
+
+			f.do("create", "topic=gone", "partitions=1") // the same name again: its data are its own
+			f.do("produce", "topic=gone", "records=2000")
+			f.do("consume", "topic=gone")
+		})
+	}
+}
+
+// objects are the sizes of a topic's objects, side files included.
+func (f *fixture) objects(part string) map[string]int64 {
+	f.t.Helper()
+	all, err := f.store.Objects(part, "")
+	f.must(err)
+	return all
+}
+
+// outage is how long the store is away in TestStoreOutage.
+func outage() time.Duration {
+	if soak() {
+		return 60 * time.Second
+	}
+	return 10 * time.Second
+}
+
+// TestStoreOutage takes the store away while records are produced and evicted ones are read. The first read deadline is shorter
+// than the outage, so that the consumer meets errors and has to retry.
+func TestStoreOutage(t *testing.T) {
+	store, server := s3Store(t)
+	f := newFixture(t, store, rig.Options{Binary: checked, Settings: "[fetch]\ntimeout = \"3 s\"\n"})
+	f.up()
+	f.do("create", "topic=cold", "partitions=2", "min=1000", "max=9000")
+	f.do("produce", "topic=cold", "records=8000", "batch=65536")
+	f.do("create", "topic=hot", "partitions=2")
+	f.evict()
+	f.must(f.Forget())
+
+	f.must(server.Stop())
+	producer := f.Go("produce", "topic=hot", "rate=1000", "timeout=20000")
+	consumer := f.Go("consume", "topic=cold", "stall=300000")
+	started := time.Now()
+	seconds := int64(outage() / time.Second)
+	f.must(producer.Acked(f.ctx, 1000*seconds)) // at this rate the records themselves are the clock
+	f.t.Logf("%d records were produced without a store in %v", 1000*seconds, time.Since(started))
+	if dirs := f.do("logdirs"); dirs.Int("offline") != 0 {
+		f.t.Errorf("a log directory is offline: %v", dirs)
+	}
+	if r := f.do("consume", "topic=hot"); r.Int("records") < 1000*seconds {
+		f.t.Errorf("local records during the outage: %v", r)
+	}
+	if f.status().Store.Reachable {
+		f.t.Error("the status says that the store is reachable")
+	}
+	f.must(server.Restart())
+	r, err := consumer.Wait(f.ctx)
+	f.must(err)
+	f.t.Logf("evicted records were read after the outage: %v", r)
+	if r.Int("records") != 8000 || r.Duration("longest_wait_ms") < outage()/2 {
+		f.t.Errorf("the consumer was not held up by the outage: %v", r)
+	}
+	if r, err := producer.Stop(f.ctx); err != nil || r.Int("failed") != 0 {
+		f.t.Errorf("the producer: %v, %v", r, err)
+	}
+	f.evict()
+	f.do("consume", "topic=hot")
+	if f.status().UploadStalled {
+		f.t.Error("uploads are still stalled after the outage")
+	}
+}
