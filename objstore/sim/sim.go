@@ -225,10 +225,13 @@ type reader struct {
 	s   *Store
 	ctx context.Context
 	key string
-	r   *bytes.Reader
+	r   *bytes.Reader // nil when closed
 }
 
 func (r *reader) Read(p []byte) (int, error) {
+	if r.r == nil {
+		return 0, fmt.Errorf("get %s: %w: read of a closed body", r.key, objstore.ErrInvalid)
+	}
 	if r.r.Len() == 0 {
 		return 0, io.EOF
 	}
@@ -238,7 +241,10 @@ func (r *reader) Read(p []byte) (int, error) {
 	return r.r.Read(p)
 }
 
-func (r *reader) Close() error { return nil }
+func (r *reader) Close() error {
+	r.r = nil
+	return nil
+}
 
 // Head implements objstore.Store.
 func (s *Store) Head(ctx context.Context, key string) (objstore.Info, error) {
