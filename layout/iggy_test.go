@@ -88,6 +88,7 @@ func TestIggyBootRanges(t *testing.T) {
 	}
 	large := sized(524191, 3) // as the real server's batches of 500 messages of 1000 bytes, but for a byte
 	small := sized(1024, 100)
+	mixed := uneven(100_000, 1000, 1000, 12_000, 100_000, 30_000, 10_000, 100_000)
 	for _, c := range []struct {
 		what string
 		log  []byte
@@ -100,6 +101,11 @@ func TestIggyBootRanges(t *testing.T) {
 		{"the last batch alone", large, 1048382, []layout.Range{{Offset: 1044480, Length: 8192}}},
 		{"batches smaller than a page", small, 0, []layout.Range{{Offset: 0, Length: int64(len(small))}}},
 		{"small batches, from the middle", small, 51200, []layout.Range{{Offset: 49152, Length: int64(len(small)) - 49152}}},
+		// Headers at 100,000, 101,000, 102,000 and 114,000, and the window that the kernel then reads; far from them
+		// one page for that at 214,000, and again a cluster at 244,000 and 254,000.
+		{"a cluster in the middle", mixed, 100_000, []layout.Range{
+			{Offset: 98304, Length: 114688 + 16384 - 98304}, {Offset: 212992, Length: 4096}, {Offset: 241664, Length: 258048 + 16384 - 241664},
+		}},
 		{"shorter than a window", sized(1024, 2), 0, []layout.Range{{Offset: 0, Length: 2048}}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -129,6 +135,16 @@ func TestIggyBootRanges(t *testing.T) {
 			}
 		})
 	}
+}
+
+// uneven makes batches of these sizes.
+func uneven(sizes ...int) []byte {
+	var log []byte
+	for i, n := range sizes {
+		offset := uint64(i)
+		log = append(log, segmenttest.IggyBatch(offset, segmenttest.Time(offset), [][]byte{make([]byte, n-256-51)})...)
+	}
+	return log
 }
 
 // iggyEntries makes index entries of positions; one that repeats is left out.

@@ -105,6 +105,7 @@ func TestInvalidIggy(t *testing.T) {
 		{"offset delta", func(b []byte) { le.PutUint32(b[frame2+24:], 2) }, true, segment.ErrNotBatch},
 		{"user headers length", func(b []byte) { le.PutUint32(b[frame2+32:], math.MaxUint32) }, false, segment.ErrNotBatch},
 		{"payload length", func(b []byte) { le.PutUint32(b[frame2+36:], math.MaxUint32) }, false, segment.ErrNotBatch},
+		{"payload one too long", func(b []byte) { le.PutUint32(b[frame2+36:], 2) }, false, segment.ErrNotBatch},
 		{"frame header's end", func(b []byte) { b[frame2+47] = 1 }, true, segment.ErrNotBatch},
 		{"payload", func(b []byte) { b[frame2+48]++ }, false, segment.ErrChecksum},
 		{"all zeros", func(b []byte) { clear(b) }, false, segment.ErrNotBatch},

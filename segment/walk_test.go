@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -112,6 +113,43 @@ func TestWalkStopsForEach(t *testing.T) {
 			seen = 0
 			if err := segment.Headers(bytes.NewReader(log), 0, int64(len(log)), f, each); err != stop || seen != 2 {
 				t.Fatalf("Headers: %v after %d", err, seen)
+			}
+		})
+	}
+}
+
+// TestLargeBatches walks batches and messages that do not fit the window, and misses no damage in them.
+func TestLargeBatches(t *testing.T) {
+	kafka, _, _ := segmenttest.Kafka(0, 2, 3, 200_000)
+	iggy, _, _ := segmenttest.Iggy(0, 2, 3, 200_000)
+	for f, log := range map[segment.Format][]byte{segment.Kafka: kafka, segment.Iggy: iggy} {
+		t.Run(f.String(), func(t *testing.T) {
+			_, batches, err := walk(log, 0, f)
+			if err != nil || len(batches) != 2 {
+				t.Fatalf("%d batches: %v", len(batches), err)
+			}
+			agree(t, log, batches, f)
+			for i := 1000; i < len(log); i += 50_000 {
+				log[i] ^= 1
+				if _, _, err := walk(log, 0, f); !errors.Is(err, segment.ErrChecksum) {
+					t.Fatalf("byte %d: %v", i, err)
+				}
+				log[i] ^= 1
+			}
+		})
+	}
+}
+
+func TestMaxTimestampIsTheHighest(t *testing.T) {
+	one := [][]byte{[]byte("a")}
+	late, early := segmenttest.Time(5000), segmenttest.Time(10)
+	for f, batch := range map[segment.Format]func(uint64, time.Time, [][]byte) []byte{
+		segment.Kafka: segmenttest.KafkaBatch, segment.Iggy: segmenttest.IggyBatch,
+	} {
+		t.Run(f.String(), func(t *testing.T) {
+			sum, _, err := walk(append(batch(0, late, one), batch(1, early, one)...), 0, f)
+			if err != nil || sum.MaxTimestamp != late.UnixMicro() || sum.FirstTimestamp != late.UnixMicro() {
+				t.Fatalf("%+v, %v", sum, err)
 			}
 		})
 	}
