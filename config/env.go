@@ -17,8 +17,9 @@ const FileVariable = "TIERFS_CONFIG"
 // for a service that is called tierfs: nobody's settings.
 var serviceVariable = regexp.MustCompile(`^TIERFS_(.*_)?(SERVICE_(HOST|PORT)|PORT)(_[0-9A-Z_]+)?$`)
 
-// environment applies variables that start with TIERFS_. One that names no
-// setting is an error, so that a slip of the pen is not a silent default.
+// environment applies variables that start with TIERFS_. One that is nearly a
+// setting, or starts like one, is an error, so that a slip of the pen is not a
+// silent default; what else starts with TIERFS_ is somebody else's.
 func (l *loader) environment(environ []string) error {
 	byEnv := make(map[string]string)
 	for path, k := range l.keys {
@@ -42,13 +43,26 @@ func (l *loader) environment(environ []string) error {
 			}
 		case serviceVariable.MatchString(name):
 		default:
-			return &Error{
-				Where: name, Problem: "names no setting",
-				Remedy: suggestion(name, slices.Sorted(maps.Keys(byEnv))),
+			if e := unknownVariable(name, slices.Sorted(maps.Keys(byEnv))); e != nil {
+				return e
 			}
 		}
 	}
 	return nil
+}
+
+func unknownVariable(name string, known []string) error {
+	near := nearest(name, known, 4)
+	table, _, _ := strings.Cut(strings.TrimPrefix(name, "TIERFS_"), "_")
+	inTable := slices.ContainsFunc(known, func(k string) bool { return strings.HasPrefix(k, "TIERFS_"+table+"_") })
+	if near == "" && !inTable {
+		return nil
+	}
+	remedy := "take it out; `tierfs config` lists all settings"
+	if near != "" {
+		remedy = fmt.Sprintf("did you mean %s?", near)
+	}
+	return &Error{Where: name, Problem: "names no setting", Remedy: remedy}
 }
 
 // topicVariable reads TIERFS_RETENTION_TOPIC: the list as TOML writes it in
@@ -66,16 +80,21 @@ func (l *loader) topicVariable(value string, origin Origin) error {
 
 // suggestion is the remedy for a name that is not there.
 func suggestion(name string, names []string) string {
-	best, limit := "", 2+len(strings.TrimPrefix(name, parent(name)))/3
+	if n := nearest(name, names, 2+len(strings.TrimPrefix(name, parent(name)))/3); n != "" {
+		return fmt.Sprintf("did you mean %s?", n)
+	}
+	return "take it out; `tierfs config` lists all settings"
+}
+
+// nearest is the name that is the nearest to name, if it is nearer than limit.
+func nearest(name string, names []string, limit int) string {
+	best := ""
 	for _, n := range names {
 		if d := editDistance(name, n); d < limit {
 			best, limit = n, d
 		}
 	}
-	if best != "" {
-		return fmt.Sprintf("did you mean %s?", best)
-	}
-	return "take it out; `tierfs config` lists all settings"
+	return best
 }
 
 // editDistance is how many characters have to change to turn a into b.

@@ -184,7 +184,7 @@ func TestEnvironmentTypes(t *testing.T) {
 		"TIERFS_RETENTION_TIERED_STORAGE=false",
 		`TIERFS_RETENTION_TOPIC=[{name = "a*", local_retention_size = "1 GiB"}]`,
 		"TIERFS_SERVICE_HOST=10.0.0.1", "TIERFS_PORT=tcp://10.0.0.1:80", "TIERFS_ADMIN_PORT_80_TCP_ADDR=10.0.0.1",
-		"TIERFS_CONFIG=/elsewhere",
+		"TIERFS_CONFIG=/elsewhere", "TIERFS_SOMEBODY_ELSES=1",
 	})
 	if !reflect.DeepEqual(c.Fetch.Deny, []string{"updatedb", "locate"}) {
 		t.Errorf("fetch.deny is %q", c.Fetch.Deny)

@@ -89,6 +89,14 @@ func TestWrong(t *testing.T) {
 			env:  "TIERFS_CACHE_SIZ=1 GiB",
 			want: `TIERFS_CACHE_SIZ: names no setting: did you mean TIERFS_CACHE_SIZE?`,
 		},
+		"unknown variable of a table": {
+			env:  "TIERFS_CACHE_ENTIRELY_DIFFERENT=1",
+			want: "TIERFS_CACHE_ENTIRELY_DIFFERENT: names no setting: take it out; `tierfs config` lists all settings",
+		},
+		"slip in the table": {
+			env:  "TIERFS_CAHCE_SIZE=1 GiB",
+			want: `TIERFS_CAHCE_SIZE: names no setting: did you mean TIERFS_CACHE_SIZE?`,
+		},
 		"flag": {
 			flag: Setting{"retention.tiered_storage", "yes", "--retention-tiered-storage"},
 			want: `--retention-tiered-storage: retention.tiered_storage = yes is neither true nor false: write true or false`,
