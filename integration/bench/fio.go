@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/tierfs/tierfs/integration/daemon"
+	"github.com/tierfs/tierfs/integration/rig"
+)
+
+// fioFile is what fio reads and writes, in MiB: small enough to stay in the page cache whole.
+const fioFile = 256
+
+// fio runs one job on a file and returns MiB/s.
+func fio(ctx context.Context, path, rw, bs string, more ...string) (float64, error) {
+	args := append([]string{
+		"--name=job", "--filename=" + path, "--rw=" + rw, "--bs=" + bs, fmt.Sprintf("--size=%dm", fioFile),
+		"--ioengine=psync", "--invalidate=0", "--fallocate=none", "--output-format=json",
+	}, more...)
+	cmd := exec.CommandContext(ctx, "fio", args...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return 0, fmt.Errorf("fio %s %s: %w: %s%s", rw, bs, err, stderr.String(), out)
+	}
+	var report struct {
+		Jobs []struct {
+			Read struct {
+				BWBytes float64 `json:"bw_bytes"`
+			}
+			Write struct {
+				BWBytes float64 `json:"bw_bytes"`
+			}
+		}
+	}
+	if err := json.Unmarshal(out, &report); err != nil || len(report.Jobs) != 1 {
+		return 0, fmt.Errorf("fio %s %s printed something else than one job (%v): %s", rw, bs, err, out)
+	}
+	return (report.Jobs[0].Read.BWBytes + report.Jobs[0].Write.BWBytes) / (1 << 20), nil
+}
+
+// warmRead reads a file that is wholly in the page cache.
+func warmRead(path, rw, bs string) side {
+	return side{run: func(ctx context.Context) (float64, error) {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			if _, err := fio(ctx, path, "write", "1m", "--end_fsync=1"); err != nil {
+				return 0, err
+			}
+			if _, err := fio(ctx, path, "read", "1m"); err != nil {
+				return 0, err
+			}
+		}
+		return fio(ctx, path, rw, bs, "--time_based", "--runtime=2")
+	}}
+}
+
+// appends writes a new file in pieces of bs, buffered, without an fsync.
+func appends(path, bs string) side {
+	return side{run: func(ctx context.Context) (float64, error) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return 0, err
+		}
+		return fio(ctx, path, "write", bs)
+	}}
+}
+
+// fioRows compares the mount with a plain directory on the same disk. The files are named and placed as a broker's segments are.
+func fioRows(ctx context.Context, b bench) (rows []row, err error) {
+	root := filepath.Join(b.root, "fio")
+	native, source := filepath.Join(root, "native"), filepath.Join(root, "data")
+	for _, dir := range []string{native, source} {
+		for _, topic := range []string{"read-0", "append-0"} {
+			if err := os.MkdirAll(filepath.Join(dir, topic), 0o755); err != nil {
+				return nil, err
+			}
+		}
+	}
+	bucket, err := b.bucket()
+	if err != nil {
+		return nil, err
+	}
+	d, err := daemon.New(daemon.Options{
+		Binary: b.binary, Dir: filepath.Join(root, "tierfs"), Source: source, Mount: "layout = \"kafka\"", Settings: rig.FS(bucket).Settings,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = joined(err, d.Close()) }()
+	if err := d.Start(ctx); err != nil {
+		return nil, err
+	}
+	both := func(topic string, make func(path string) side) (side, side) {
+		path := filepath.Join(topic, "00000000000000000000.log")
+		m, n := make(filepath.Join(d.Mountpoint(), path)), make(filepath.Join(native, path))
+		m.name, n.name = "mount", "native"
+		return m, n
+	}
+	for _, job := range []struct{ what, rw, bs, goal string }{
+		{"warm sequential reads, 128k", "read", "128k", "0.9"},
+		{"warm random reads, 4k", "randread", "4k", "0.9"},
+		{"buffered appends, 4k", "append", "4k", ""},
+		{"buffered appends, 16k", "append", "16k", ""},
+		{"buffered appends, 128k", "append", "128k", ""},
+	} {
+		var m, n side
+		if job.rw == "append" {
+			m, n = both("append-0", func(path string) side { return appends(path, job.bs) })
+		} else {
+			m, n = both("read-0", func(path string) side { return warmRead(path, job.rw, job.bs) })
+		}
+		r, err := compare(ctx, b.rounds, job.what, "MiB/s", job.goal, m, n)
+		if err != nil {
+			return rows, err
+		}
+		rows = append(rows, r)
+	}
+	return rows, nil
+}
