@@ -10,10 +10,12 @@ package imports
 var floors = [][]string{
 	{"metrics", "durable", "handle"},
 	{"segment"},
+	{"segment/segmenttest"},
 	{"layout"},
 	{"objstore"},
+	{"objstore/storetest", "objstore/s3/s3test"},
 	{"objstore/dirstore", "objstore/s3", "objstore/sim"},
-	{"objstore/backend", "objstore/storetest", "objstore/s3/s3test"},
+	{"objstore/backend"},
 	{"marker"},
 	{"chunkcache"},
 	{"tier"},
@@ -39,4 +41,4 @@ var onlyFor = map[string][]string{
 }
 
 // testOnly names the packages that exist for tests: nothing that is linked into the daemon imports them.
-var testOnly = []string{"objstore/storetest", "objstore/s3/s3test"}
+var testOnly = []string{"segment/segmenttest", "objstore/storetest", "objstore/s3/s3test"}
