@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -44,6 +45,21 @@ func TestWriteFile(t *testing.T) {
 		if got, err := ReadFile(tr.fd, "f", int64(len(want))); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("read %d bytes back, %v", len(got), err)
 		}
+	})
+	// The kernel takes what fits below the limit, as it does on a disk that
+	// fills up, and refuses the rest.
+	t.Run("short write", func(t *testing.T) {
+		tr := newTree(t)
+		tr.write("f", "old")
+		signal.Ignore(unix.SIGXFSZ)
+		defer signal.Reset(unix.SIGXFSZ)
+		var limit unix.Rlimit
+		tr.do(unix.Getrlimit(unix.RLIMIT_FSIZE, &limit))
+		tr.do(unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 20, Max: limit.Max}))
+		err := WriteFile(tr.fd, "f", make([]byte, 1<<20+1), 0o600)
+		tr.do(unix.Setrlimit(unix.RLIMIT_FSIZE, &limit))
+		tr.wantErr(err, unix.EFBIG)
+		tr.want("-rw------- f \"old\"\n")
 	})
 	t.Run("longest name", func(t *testing.T) {
 		tr := newTree(t)
