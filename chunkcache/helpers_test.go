@@ -19,6 +19,7 @@ import (
 	"github.com/zeebo/xxh3"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
 
 	"github.com/tierfs/tierfs/objstore"
 )
@@ -173,6 +174,12 @@ func checkBatches(data []byte) (covered int64, err error) {
 
 // object makes an object of at least size bytes in s. Batches have up to maxBatch bytes; the index names one of every few.
 func (s *fakeStore) object(key string, size, maxBatch int) (Object, []byte) {
+	o, data, _ := s.indexed(key, size, maxBatch)
+	return o, data
+}
+
+// indexed is object, and returns the index too.
+func (s *fakeStore) indexed(key string, size, maxBatch int) (Object, []byte, []int64) {
 	r := rand.New(rand.NewPCG(uint64(size), xxh3.HashString(key)))
 	var data []byte
 	index := []int64{0}
@@ -189,22 +196,39 @@ func (s *fakeStore) object(key string, size, maxBatch int) (Object, []byte) {
 		Key: key, Size: int64(len(data)), Label: "topic",
 		Index: func(context.Context) ([]int64, error) { return slices.Clone(index), nil },
 		Check: checkBatches,
-	}, data
+	}, data, index
+}
+
+// tb is what *testing.T, *testing.B and *rapid.T have in common.
+type tb interface {
+	rapid.TB
+	Cleanup(func())
+	Context() context.Context
 }
 
 // fixture is a cache on a directory that outlives it.
 type fixture struct {
-	t     testing.TB
+	t     tb
 	dir   string
 	opts  Options
 	store *fakeStore
 	*Cache
 }
 
-func newFixture(t testing.TB, change func(*Options)) *fixture {
+func newFixture(t tb, change func(*Options)) *fixture {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "chunkcache")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return newFixtureAt(t, dir, change)
+}
+
+func newFixtureAt(t tb, dir string, change func(*Options)) *fixture {
 	t.Helper()
 	s := newFakeStore()
-	f := &fixture{t: t, dir: t.TempDir(), store: s, opts: Options{
+	f := &fixture{t: t, dir: dir, store: s, opts: Options{
 		Store: s, ChunkSize: 256 << 10, Size: 64 << 20, SizePercent: 100, FirstFetch: 32 << 10, MaxObjects: 1000, TrimMinInterval: time.Hour,
 		Log: slog.New(slog.DiscardHandler),
 	}}
@@ -260,7 +284,7 @@ func (f *fixture) read(o Object, data []byte, off, n int64) {
 func (f *fixture) tryRead(o Object, data []byte, off, n int64) error {
 	f.t.Helper()
 	p := make([]byte, n)
-	if err := f.ReadAt(f.t.Context(), o, p, off); err != nil {
+	if err := f.ReadAt(context.Background(), o, p, off); err != nil {
 		return err
 	}
 	if !bytes.Equal(p, data[off:off+n]) {
@@ -314,13 +338,55 @@ func (f *fixture) files() []string {
 	return names
 }
 
-// onDisk is what the chunk files take, in bytes.
+// onDisk is what the chunk files take, in bytes, but for what others appended to them.
 func (f *fixture) onDisk() (n int64) {
 	f.t.Helper()
 	for _, name := range f.files() {
-		if st, err := os.Stat(name); err == nil {
-			n += st.Size()
+		_, length, _, ok := parseFileName(filepath.Base(name))
+		if st, err := os.Stat(name); err == nil && ok {
+			n += min(st.Size(), fileSize(length))
 		}
 	}
 	return n
+}
+
+// consistent compares the accounting of an idle cache with what it accounts for.
+func (f *fixture) consistent() {
+	f.t.Helper()
+	f.settleDown()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var used, heldBytes, aheadBytes int64
+	var files, open int
+	for h, o := range f.objects {
+		if o.hash != h || o.users != 0 || o.loads != 0 || o.key != "" && f.byKey[o.key] != o || len(o.extents) == 0 {
+			f.t.Fatalf("object %+v", o)
+		}
+		end := int64(-1)
+		for _, e := range o.extents {
+			if e.start < end || e.pins != 0 || e.list == nil || (e.load == nil) != (e.state == stored) {
+				f.t.Fatalf("extent %+v after %d", e, end)
+			}
+			end = e.end
+			used += e.size
+			if e.state == stored {
+				files++
+			} else {
+				heldBytes += e.length()
+			}
+			if e.ahead {
+				aheadBytes += e.length()
+			}
+			if e.file != nil {
+				open++
+				if f.open[e.slot-1] != e {
+					f.t.Fatalf("extent %+v is not open at its slot", e)
+				}
+			}
+		}
+	}
+	if s := f.space; used != s.used || files != s.files || heldBytes != f.heldBytes || aheadBytes != f.aheadBytes || open != len(f.open) {
+		f.t.Fatalf("used %d %d, files %d %d, held %d %d, ahead %d %d, open %d %d", used, s.used, files, s.files, heldBytes, f.heldBytes,
+			aheadBytes, f.aheadBytes, open, len(f.open))
+	}
 }

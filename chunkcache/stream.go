@@ -75,6 +75,7 @@ func (c *Cache) advance(obj *object, o Object, off, n int64) {
 // readAhead queues what is missing of the chunks from from to about until, and returns up to where it came before the
 // budget was used up. c.mu is held.
 func (c *Cache) readAhead(obj *object, o Object, t *table, from, until int64) int64 {
+	defer c.dispatch()
 	last := t.chunkAt(max(from, until-c.opts.ChunkSize/2))
 	for k := t.chunkAt(from); k <= last; k++ {
 		lo, hi := t.chunk(k)
@@ -85,7 +86,6 @@ func (c *Cache) readAhead(obj *object, o Object, t *table, from, until int64) in
 			}
 		}
 	}
-	c.dispatch()
 	return until
 }
 
