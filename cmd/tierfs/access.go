@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tierfs/tierfs/config"
+	"github.com/tierfs/tierfs/metrics"
+	"github.com/tierfs/tierfs/objstore"
+	"github.com/tierfs/tierfs/upload"
+)
+
+// access is the daemon's way to the object store, and what is known about it.
+type access struct {
+	bare     objstore.Store
+	store    objstore.Store // decorated, for everything but uploads
+	uploads  objstore.Store // decorated, for uploads
+	location string
+	prefix   string
+	log      *slog.Logger
+
+	mu       sync.Mutex // guards what follows
+	features objstore.Features
+	err      error // of the last request that failed for the store's fault; nil: it answers
+	asked    bool  // there has been a request
+}
+
+// openAccess opens the store. For the first mount of a volume it must answer,
+// and as the settings say; later it may be away.
+func openAccess(ctx context.Context, c *config.Config, known bool, m *metrics.Metrics, log *slog.Logger) (*access, error) {
+	bare, location, err := openStore(ctx, c, log)
+	if err != nil && known && c.Store.Backend == "fs" {
+		bare, location, err = newLateStore(c, log), "fs:"+c.Store.FS.Path, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	a := &access{bare: bare, location: location, prefix: c.Store.Prefix, log: log}
+	seen := &observed{bare, a.observe}
+	a.store = objstore.Decorate(seen, objstore.Options{Metrics: m.Store})
+	a.uploads = objstore.Decorate(seen, objstore.Options{
+		Metrics:  m.Store,
+		Deadline: objstore.DeadlineOptions{MinRate: upload.FloorRate(int64(c.Upload.Bandwidth), c.Upload.Concurrency)},
+	})
+	if known {
+		return a, nil
+	}
+	if err := a.probe(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("store %s: %w", location, err), a.close())
+	}
+	return a, nil
+}
+
+func (a *access) close() error { return closeStore(a.bare) }
+
+// probe tries the store once and keeps what it learns.
+func (a *access) probe(ctx context.Context) error {
+	report, err := objstore.Probe(ctx, a.bare, a.prefix)
+	a.observe(err)
+	if err != nil {
+		return err
+	}
+	for _, w := range report.Warnings {
+		a.log.Warn("the store's own settings work against tierfs", "store", a.location, "warning", w)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.features = report.Features
+	return nil
+}
+
+// Pauses between probes of a store that does not answer.
+const (
+	firstProbePause = time.Second
+	lastProbePause  = time.Minute
+)
+
+// probeUntil probes until the store answers. Until then nothing is known about
+// it, and every upload is read back.
+func (a *access) probeUntil(ctx context.Context) {
+	for pause := firstProbePause; ; pause = min(2*pause, lastProbePause) {
+		err := a.probe(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if pause == firstProbePause {
+			a.log.Error("the store does not answer as it should; what is local is served, it is tried again", "store", a.location, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// known returns what the store supports.
+func (a *access) known() objstore.Features {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.features
+}
+
+// observe notes the outcome of one try of a request.
+func (a *access) observe(err error) {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return
+	case errors.Is(err, objstore.ErrTransient), errors.Is(err, objstore.ErrAuth), errors.Is(err, objstore.ErrConfig),
+		errors.Is(err, objstore.ErrThrottled), errors.Is(err, context.DeadlineExceeded):
+	default: // any other answer is an answer
+		err = nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.err, a.asked = err, true
+}
+
+// reachable says whether the store answered the last request, and if not, why.
+func (a *access) reachable() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.asked {
+		return errors.New("not asked yet")
+	}
+	return a.err
+}

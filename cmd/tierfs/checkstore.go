@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/admin"
+	"github.com/tierfs/tierfs/config"
+	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/objstore"
+)
+
+// objects looks for every object that a record names: a listing for each
+// partition, which is a request for each 1000 objects, and a HEAD only for what
+// the listing does not have.
+func (c *checker) objects(ctx context.Context) error {
+	total := int64(0)
+	for _, objects := range c.expected {
+		total += int64(len(objects))
+	}
+	for _, prefix := range slices.Sorted(maps.Keys(c.expected)) {
+		sizes, err := c.list(ctx, prefix)
+		if err != nil {
+			return fmt.Errorf("list %s: %w", prefix, err)
+		}
+		objects := c.expected[prefix]
+		for _, key := range slices.Sorted(maps.Keys(objects)) {
+			if err := c.object(ctx, key, objects[key], sizes); err != nil {
+				return err
+			}
+		}
+		c.progress(admin.Progress{Done: c.result.Objects, Total: total})
+	}
+	return nil
+}
+
+func (c *checker) list(ctx context.Context, prefix string) (map[string]int64, error) {
+	sizes := make(map[string]int64)
+	after := ""
+	for {
+		page, err := c.store.List(ctx, prefix, after)
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range page.Objects {
+			sizes[o.Key], after = o.Size, o.Key
+		}
+		if !page.More {
+			return sizes, nil
+		}
+	}
+}
+
+// object checks one object against what its record says.
+func (c *checker) object(ctx context.Context, key string, w want, sizes map[string]int64) error {
+	c.result.Objects++
+	size, ok := sizes[key]
+	if !ok {
+		info, err := c.store.Head(ctx, key)
+		switch {
+		case errors.Is(err, objstore.ErrNotFound):
+			if c.still(w) {
+				c.found(w.path, "its object "+key+" is not in the store", "restore the object; a segment that is still local can be uploaded again")
+			}
+			return nil
+		case err != nil:
+			return fmt.Errorf("look for %s: %w", key, err)
+		}
+		size = info.Size
+	}
+	if size != w.size {
+		c.found(w.path, fmt.Sprintf("its object %s has %d bytes; it should have %d", key, size, w.size), "restore the object")
+	}
+	return nil
+}
+
+// still says whether the record still names the object: while the check ran the
+// broker may have deleted or changed the segment.
+func (c *checker) still(w want) bool {
+	dir, err := unix.Openat(c.root, path.Dir(w.path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(dir)
+	rec, err := marker.Read(dir, path.Base(w.path))
+	return err == nil && rec.UploadID == w.upload
+}
+
+func (p *program) checkCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "check SOURCE",
+		Short: "Look for records, segments and objects that are wrong or missing; mounted or not",
+		Args:  between(1, 1),
+	}
+	flags := addSettingFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return interruptible(cmd.Context(), func(ctx context.Context) error { return p.check(ctx, flags, args[0]) })
+	}
+	return cmd
+}
+
+// check asks the daemon if the path is mounted, and looks itself otherwise.
+func (p *program) check(ctx context.Context, flags *settingFlags, source string) error {
+	m, mounted, err := admin.MountAt(source)
+	if err != nil {
+		return err
+	}
+	bar := p.progress("checking")
+	report := func(f admin.Finding) {
+		_ = bar.Clear() // an error means that nobody looks
+		fmt.Fprintf(p.stdout, "%s: %s; %s\n", f.Path, f.Problem, f.Remedy)
+	}
+	progress := func(done admin.Progress) {
+		bar.ChangeMax64(max(done.Total, 1))
+		_ = bar.Set64(done.Done) // as above
+	}
+	var result admin.CheckResult
+	if mounted && m.Type == admin.FSType {
+		result, err = admin.NewClient(p.runDir, m.Source).Check(ctx, report, progress)
+	} else {
+		result, err = p.checkOffline(ctx, flags, source, report, progress)
+	}
+	if err = errors.Join(err, bar.Exit()); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.stdout, "%d partitions, %d records, %d objects: %d findings\n", result.Partitions, result.Records, result.Objects, result.Findings)
+	if result.Findings > 0 {
+		return errFound
+	}
+	return nil
+}
+
+func (p *program) checkOffline(
+	ctx context.Context, flags *settingFlags, source string, report func(admin.Finding), progress func(admin.Progress),
+) (result admin.CheckResult, err error) {
+	c, err := flags.load(p, config.Setting{Path: "mount.source", Value: source, Where: "SOURCE"})
+	if err != nil {
+		return result, err
+	}
+	if err := mustBeDirectory(source); err != nil {
+		return result, err
+	}
+	store, _, err := openStore(ctx, c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return result, err
+	}
+	defer func() { err = errors.Join(err, closeStore(store)) }()
+	root, err := unix.Open(source, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return result, fmt.Errorf("%s: %w", source, err)
+	}
+	defer unix.Close(root)
+	check := &checker{root: root, store: objstore.Decorate(store, objstore.Options{}), report: report, progress: progress}
+	result, err = check.run(ctx)
+	if err != nil {
+		return result, fmt.Errorf("%s: %w", source, err)
+	}
+	return result, nil
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+
+	sd "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/config"
+)
+
+func (p *program) mountCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "mount [SOURCE [MOUNTPOINT]]",
+		Short: "Mount a broker's data directory, over itself without MOUNTPOINT, and serve it until SIGTERM",
+		Args:  between(0, 2),
+	}
+	flags := addSettingFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var extra []config.Setting
+		for i, path := range []string{"mount.source", "mount.mountpoint"}[:len(args)] {
+			extra = append(extra, config.Setting{Path: path, Value: args[i], Where: []string{"SOURCE", "MOUNTPOINT"}[i]})
+		}
+		c, err := flags.load(p, extra...)
+		if err != nil {
+			return err
+		}
+		if err := c.Resolve(); err != nil {
+			return usage(err)
+		}
+		if err := c.CheckStore(); err != nil {
+			return usage(err)
+		}
+		return p.mount(cmd.Context(), c, slog.New(slog.NewTextHandler(p.stderr, nil)))
+	}
+	return cmd
+}
+
+// mount serves until the mount is gone. Signals that come while it starts end
+// the start; later ones unmount, if nobody is in the mount.
+func (p *program) mount(ctx context.Context, c *config.Config, log *slog.Logger) error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
+	defer signal.Stop(signals)
+	starting, stop := context.WithCancel(ctx)
+	defer stop()
+	started, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-signals:
+			stop()
+		case <-started:
+		}
+	}()
+	d, err := p.startDaemon(starting, c, log)
+	close(started)
+	<-watched
+	if err != nil {
+		return err
+	}
+	log.Info("mounted", "mountpoint", c.Mount.Mountpoint, "source", c.Mount.Source,
+		"volume", d.volume.Identity().ID, "store", d.access.location, "monitoring", d.admin.Address())
+	notify(log, sd.SdNotifyReady)
+	if starting.Err() != nil { // the signal came too late to end the start
+		d.tryUnmount()
+	}
+	for {
+		select {
+		case <-signals:
+			d.tryUnmount()
+		case <-ctx.Done():
+			d.tryUnmount()
+			ctx = context.WithoutCancel(ctx)
+		case <-d.server.Done():
+			notify(log, sd.SdNotifyStopping)
+			err := d.close()
+			log.Info("unmounted", "mountpoint", c.Mount.Mountpoint)
+			return err
+		}
+	}
+}
+
+// notify tells systemd, if it started this process.
+func notify(log *slog.Logger, state string) {
+	if _, err := sd.SdNotify(false, state); err != nil {
+		log.Warn("systemd cannot be told", "state", state, "err", err)
+	}
+}

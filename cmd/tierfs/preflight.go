@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/admin"
+	"github.com/tierfs/tierfs/config"
+	"github.com/tierfs/tierfs/tier"
+)
+
+// source is the source directory, opened before a mount may cover it, and
+// locked against another `tierfs mount` that starts at the same time.
+type source struct {
+	fd    int
+	known bool // has been mounted by tierfs before
+}
+
+func (s *source) close() { _ = unix.Close(s.fd) }
+
+// openSource looks whether the source can be mounted now, and changes nothing
+// on disk: the mount points, the processes that use the source, another tierfs.
+func openSource(c *config.Config, log *slog.Logger) (*source, error) {
+	for _, point := range []string{c.Mount.Mountpoint, c.Mount.Source} {
+		if err := clearMount(point, log); err != nil {
+			return nil, err
+		}
+		if err := mustBeDirectory(point); err != nil {
+			return nil, err
+		}
+	}
+	if u, used, err := whoUsesSource(c.Mount.Source); err != nil {
+		return nil, err
+	} else if used {
+		return nil, fmt.Errorf("%s is in use: %s open; stop it, mount, and start it again", c.Mount.Source, u)
+	}
+	fd, err := unix.Open(c.Mount.Source, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: c.Mount.Source, Err: err}
+	}
+	s := &source{fd: fd}
+	if err := s.lock(c.Mount.Source); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// lock keeps others from starting on the same source, and sees whether one has
+// it already.
+func (s *source) lock(path string) (err error) {
+	if err := unix.Flock(s.fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return inUse(path)
+	}
+	if s.known, err = tier.Known(s.fd); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	lock, err := unix.Openat(s.fd, ".tierfs/lock", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s/.tierfs/lock: %w", path, err)
+	}
+	defer unix.Close(lock)
+	if err := unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return inUse(path)
+	}
+	return nil
+}
+
+func inUse(path string) error {
+	return fmt.Errorf("%s: another tierfs serves this source; `findmnt -t %s` shows where, `tierfs unmount` ends it", path, admin.FSType)
+}
+
+// mustBeDirectory says in one line why a path cannot be mounted.
+func mustBeDirectory(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("%s: there is no such directory; make it, or correct the path", path)
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("%s: not a directory; name the directory that the broker writes to", path)
+	}
+	return nil
+}
+
+// answerGrace is how long a mount may take to answer before it counts as stuck.
+const answerGrace = 10 * time.Second
+
+// clearMount detaches dead tierfs mounts from a path, and refuses living ones.
+func clearMount(path string, log *slog.Logger) error {
+	for {
+		m, ok, err := admin.MountAt(path)
+		if err != nil {
+			return err
+		}
+		if !ok || m.Type != admin.FSType {
+			return nil
+		}
+		alive, err := answers(m.Point)
+		if err != nil {
+			return err
+		}
+		if alive {
+			return fmt.Errorf("%s is mounted by tierfs already; `tierfs upgrade %[1]s` hands it to this binary, `tierfs unmount %[1]s` ends it", m.Point)
+		}
+		log.Warn("replacing a dead tierfs mount", "mountpoint", m.Point, "volume", m.Source)
+		if err := unix.Unmount(m.Point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("detach the dead mount on %s: %w", m.Point, err)
+		}
+	}
+}
+
+// answers says whether the daemon of a mount lives. statfs always asks it.
+func answers(point string) (bool, error) {
+	result := make(chan error, 1)
+	go func() {
+		var st unix.Statfs_t
+		result <- unix.Statfs(point, &st)
+	}()
+	timer := time.NewTimer(answerGrace)
+	defer timer.Stop()
+	select {
+	case err := <-result:
+		if errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED) {
+			return false, nil
+		}
+		return true, nil // an error of a daemon is an answer
+	case <-timer.C: // the goroutine ends with this process, which ends now
+		return false, fmt.Errorf("the tierfs mount on %s does not answer; end its process, then mount again", filepath.Clean(point))
+	}
+}
+
+// raiseFileLimit lets this process open as many files as it may: a broker's
+// open segments are open here as well.
+func raiseFileLimit(log *slog.Logger) {
+	var limit unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
+	if err == nil {
+		limit.Cur = limit.Max
+		err = unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	}
+	if err != nil {
+		log.Warn("the limit of open files stays as it is", "err", err)
+		return
+	}
+	if limit.Max < 65536 {
+		log.Warn("the limit of open files is low for a broker; raise LimitNOFILE", "limit", limit.Max)
+	}
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/chunkcache"
+	"github.com/tierfs/tierfs/config"
+	"github.com/tierfs/tierfs/durable"
+	"github.com/tierfs/tierfs/layout"
+	"github.com/tierfs/tierfs/metrics"
+	"github.com/tierfs/tierfs/objstore"
+	"github.com/tierfs/tierfs/tier"
+)
+
+// openCacheDir makes and opens the cache's directory, before the mount may
+// cover its path.
+func openCacheDir(c *config.Config, root int) (int, error) {
+	state, err := durable.Mkdir(root, ".tierfs", 0o700)
+	if err != nil {
+		return -1, fmt.Errorf("%s/.tierfs: %w", c.Mount.Source, err)
+	}
+	defer unix.Close(state)
+	if c.Cache.Path == filepath.Join(c.Mount.Source, ".tierfs", "cache") {
+		fd, err := durable.Mkdir(state, "cache", 0o700)
+		if err != nil {
+			return -1, fmt.Errorf("%s: %w", c.Cache.Path, err)
+		}
+		return fd, nil
+	}
+	if err := os.MkdirAll(c.Cache.Path, 0o700); err != nil {
+		return -1, fmt.Errorf("cache.path: %w", err)
+	}
+	fd, err := unix.Open(c.Cache.Path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &os.PathError{Op: "open cache.path", Path: c.Cache.Path, Err: err}
+	}
+	return fd, nil
+}
+
+// unknownFirstFetch is the first fetch while nobody knows the layout: the
+// largest that one asks for.
+const unknownFirstFetch = 1 << 20
+
+// firstFetch is the least that a cold read fetches, by the layout as far as the
+// source shows it.
+func firstFetch(c *config.Config) int64 {
+	kind := layoutOf(c)
+	if kind == "" {
+		var ok bool
+		kind, ok = layout.Detect(func(dir string) ([]string, error) {
+			entries, err := os.ReadDir(filepath.Join(c.Mount.Source, dir))
+			names := make([]string, 0, len(entries))
+			for _, e := range entries {
+				if name, ok := tier.Visible(e.Name()); ok {
+					names = append(names, name)
+				}
+			}
+			return names, err
+		})
+		if !ok {
+			return unknownFirstFetch
+		}
+	}
+	rules, err := layout.New(kind, c.Mount.GenericQuietTime.Std())
+	if err != nil {
+		return unknownFirstFetch
+	}
+	return rules.FirstFetch()
+}
+
+// layoutOf is the layout that the settings fix, "" for auto.
+func layoutOf(c *config.Config) layout.Kind {
+	if c.Mount.Layout == "auto" {
+		return ""
+	}
+	return layout.Kind(c.Mount.Layout)
+}
+
+func openCache(c *config.Config, dir int, store objstore.Store, m *metrics.Metrics, log *slog.Logger) (*chunkcache.Cache, error) {
+	return chunkcache.New(chunkcache.Options{
+		Dir:                 dir,
+		Store:               store,
+		ChunkSize:           int64(c.Cache.ChunkSize),
+		Size:                int64(c.Cache.Size),
+		SizePercent:         c.Cache.SizePercent,
+		MaxObjects:          c.Cache.MaxObjects,
+		FirstFetch:          firstFetch(c),
+		LowWatermarkPercent: c.Cache.LowWatermarkPercent,
+		TrimMinInterval:     c.Cache.TrimMinInterval.Std(),
+		Concurrency:         c.Fetch.Concurrency,
+		ReadaheadMax:        c.Cache.ReadaheadMax,
+		Memory:              int64(c.Cache.Memory),
+		Log:                 log,
+		Metrics:             m.Cache,
+	})
+}
+
+func openVolume(ctx context.Context, c *config.Config, root int, store objstore.Store, cache *chunkcache.Cache, log *slog.Logger) (*tier.Volume, error) {
+	o := tier.Options{
+		Root:          root,
+		Layout:        layoutOf(c),
+		QuietTime:     c.Mount.GenericQuietTime.Std(),
+		Store:         store,
+		Cache:         cache,
+		Prefix:        c.Store.Prefix,
+		Name:          c.Store.Volume,
+		TakeOwnership: c.Store.TakeOwnership,
+		BusyTimeout:   c.Fetch.BusyTimeout.Std(),
+		DeleteGrace:   c.Retention.DeleteGrace.Std(),
+		Log:           log,
+	}
+	switch c.Fetch.Timeout {
+	case config.Auto:
+	case config.Block:
+		o.FetchTimeout = -1
+	default:
+		o.FetchTimeout = c.Fetch.Timeout.Std()
+	}
+	if c.Fetch.MaxBlocked != config.CountAuto {
+		o.MaxBlocked = int(c.Fetch.MaxBlocked)
+	}
+	v, err := tier.Open(ctx, o)
+	if errors.Is(err, tier.ErrLocked) {
+		return nil, inUse(c.Mount.Source)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Mount.Source, err)
+	}
+	return v, nil
+}
