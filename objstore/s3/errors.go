@@ -40,6 +40,7 @@ var codes = map[string]struct {
 	"ConditionalRequestConflict":         {objstore.ErrExists, ""},
 	"InvalidAccessKeyId":                 {objstore.ErrAuth, "store.s3.access_key: the store does not know this key"},
 	"InvalidAccessKey":                   {objstore.ErrAuth, "store.s3.access_key: the store does not know this key"},
+	"XAdminUserNotFound":                 {objstore.ErrAuth, "store.s3.access_key: the store does not know this key"}, // versitygw
 	"SignatureDoesNotMatch":              {objstore.ErrAuth, "store.s3.secret_key: does not belong to this access key"},
 	"AccessDenied":                       {objstore.ErrAuth, "the credentials may not do this in this bucket"},
 	"AllAccessDisabled":                  {objstore.ErrAuth, "the bucket is disabled"},
@@ -69,6 +70,7 @@ var codes = map[string]struct {
 	"InternalError":                      {objstore.ErrTransient, ""},
 	"RequestTimeout":                     {objstore.ErrTransient, ""},
 	"IncompleteBody":                     {objstore.ErrTransient, ""},
+	"ExistingObjectIsDirectory":          {objstore.ErrTransient, "the store keeps keys as directories, and this key is or was one"}, // versitygw, also beside a delete
 	"OperationAborted":                   {objstore.ErrTransient, ""},
 	"ServiceUnavailable":                 {objstore.ErrTransient, ""},
 }
@@ -84,19 +86,28 @@ func (s *Store) failure(ctx context.Context, op, key string, err error) error {
 		what += " " + key
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+		return fmt.Errorf("%s: no answer from store.s3.endpoint, %s: %w", what, s.where, context.Cause(ctx))
 	}
 	if e, ok := errors.AsType[credentialsError](err); ok {
 		return fmt.Errorf("%s: %w: no credentials found (store.s3.access_key is not set): %s", what, objstore.ErrAuth, oneLine(e.Error()))
 	}
-	response, _ := errors.AsType[*smithyhttp.ResponseError](err)
-	if response == nil || response.Response == nil || response.Response.Response == nil {
+	status, header := response(err)
+	if status == 0 {
 		return fmt.Errorf("%s: %w", what, s.network(err))
 	}
-	status := response.HTTPStatusCode()
 	kind, text := s.answer(status, err)
 	err = fmt.Errorf("%s: %w: %s", what, kind, text)
-	return objstore.WithRetryAfter(err, parseRetryAfter(response.Response.Header.Get("Retry-After")))
+	return objstore.WithRetryAfter(err, parseRetryAfter(header.Get("Retry-After")))
+}
+
+// response returns status and header of the answer that err is about; 0 when
+// there was no answer.
+func response(err error) (int, http.Header) {
+	r, ok := errors.AsType[*smithyhttp.ResponseError](err)
+	if !ok || r.Response == nil || r.Response.Response == nil {
+		return 0, nil
+	}
+	return r.Response.StatusCode, r.Response.Header
 }
 
 // answer classifies what the store said: by its code, then by the status.

@@ -178,8 +178,8 @@ func (s *Store) headOnce(ctx context.Context, key string) (objstore.Info, error)
 
 // explain asks again with a GET why a HEAD failed.
 func (s *Store) explain(ctx context.Context, key string, headErr error) error {
-	response, ok := errors.AsType[*smithyhttp.ResponseError](headErr)
-	if !ok || response.Response == nil || response.HTTPStatusCode() >= 500 || ctx.Err() != nil {
+	status, _ := response(headErr)
+	if status == 0 || status >= 500 || ctx.Err() != nil {
 		return s.failure(ctx, "head", key, headErr)
 	}
 	out, err := s.get.GetObject(ctx, &s3.GetObjectInput{Bucket: &s.cfg.Bucket, Key: &key, Range: aws.String("bytes=0-0")})
@@ -191,7 +191,7 @@ func (s *Store) explain(ctx context.Context, key string, headErr error) error {
 			return err // ErrRange: an empty object is there
 		}
 	}
-	if response.HTTPStatusCode() == http.StatusNotFound {
+	if status == http.StatusNotFound {
 		return fmt.Errorf("head %s: %w: HEAD says that it is missing, GET that it is there", key, objstore.ErrTransient)
 	}
 	return s.failure(ctx, "head", key, headErr)

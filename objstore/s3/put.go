@@ -72,7 +72,7 @@ func (s *Store) putOnce(ctx context.Context, key string, body objstore.Body, opt
 		in.SSEKMSKeyId = &s.cfg.SSEKMSKey
 	}
 	_, err := s.put.PutObject(ctx, in, s3.WithAPIOptions(v4.SwapComputePayloadSHA256ForUnsignedPayloadMiddleware))
-	if err != nil && r.Err() != nil {
+	if err != nil && r.Err() != nil && ctx.Err() == nil {
 		return fmt.Errorf("put %s: %w", key, r.Err())
 	}
 	return s.failure(ctx, "put", key, err)

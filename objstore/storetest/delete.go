@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/tierfs/tierfs/objstore"
 )
@@ -81,8 +82,10 @@ var deleteCases = []testCase{
 	}},
 }
 
-// deleteBesidePuts: directories that come and go below must not show.
+// deleteBesidePuts: directories that come and go below must not show. (A store may
+// ask to try again.)
 func deleteBesidePuts(t *testing.T, s objstore.Store) {
+	s = objstore.WithRetry(s, objstore.RetryOptions{Base: time.Millisecond})
 	var wg sync.WaitGroup
 	for w := range 8 {
 		wg.Go(func() {
