@@ -72,10 +72,10 @@ func (p *Partition) Evictable(start uint64, bounds layout.Bounds) layout.Reason 
 // Evict drops the local copy of an uploaded segment, if every condition holds: it
 // fails with a [*Refused] that says which does not. It returns when the disk space
 // is free; reads under way are waited for, new ones go to the store. Handles that
-// the broker holds stay valid.
+// the broker holds stay valid. An eviction that failed half way is gone on with.
 func (v *Volume) Evict(ctx context.Context, p *Partition, s Segment) error {
 	f := s.File
-	bounds, err := v.bounds()
+	bounds, err := v.Bounds()
 	if err != nil {
 		v.log.Warn("cannot evict", "reason", ReasonBounds, "err", err)
 		return refuse(ReasonBounds)
@@ -88,6 +88,9 @@ func (v *Volume) Evict(ctx context.Context, p *Partition, s Segment) error {
 	if err := pathError("fsync", "", unix.Fsync(fd)); err != nil {
 		return err
 	}
+	if f.State() == Leaving {
+		return v.goOnLeaving(p, f, fd)
+	}
 	if err := v.compareFound(ctx, f, fd); err != nil {
 		return err
 	}
@@ -95,6 +98,19 @@ func (v *Volume) Evict(ctx context.Context, p *Partition, s Segment) error {
 		return refuse(reason)
 	}
 	if err := v.leave(p, s, fd); err != nil {
+		return err
+	}
+	return v.emptyLeaving(f, fd)
+}
+
+// goOnLeaving takes up an eviction after the rename.
+func (v *Volume) goOnLeaving(p *Partition, f *File, fd int) error {
+	dir, err := v.openDir(p.dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	if err := v.step("evict:dirsync", func() error { return durable.SyncDir(dir) }); err != nil {
 		return err
 	}
 	return v.emptyLeaving(f, fd)
@@ -157,22 +173,21 @@ func (f *File) stays(home link, fd int) layout.Reason {
 // for the last local READ. A write in between has renamed the file back: then
 // there is nothing to do.
 func (v *Volume) emptyLeaving(f *File, fd int) error {
+	defer v.changed(f.handle)
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.state != Leaving {
-		f.mu.Unlock()
 		return refuse(ReasonChanged)
 	}
+	defer v.touchedLocked(f)
 	emptied, err := v.markRemote("evict:empty", fd, f.rec)
 	switch {
 	case err == nil:
 		f.state = Remote
-		err = v.unlinkRecord("evict:record", f)
+		return v.unlinkRecord("evict:record", f)
 	case emptied:
 		f.state = Filling // neither bytes nor a record in the inode, the record beside it
 	}
-	v.touchedLocked(f)
-	f.mu.Unlock()
-	v.changed(f.handle)
 	return err
 }
 

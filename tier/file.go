@@ -65,6 +65,8 @@ type File struct {
 
 	// changes counts the mutations of the bytes; an upload is of one value of it.
 	changes atomic.Int64
+	// mutating counts mutations whose change of the bytes may still be to come.
+	mutating atomic.Int64
 	// dirty: written through the mount since the last fsync or last close for writing.
 	dirty   atomic.Bool
 	opens   atomic.Int64 // open handles of the broker
@@ -105,6 +107,16 @@ func (f *File) Record() (marker.Record, bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.rec, f.hasRecord()
+}
+
+// Changes counts the mutations of the bytes: while it stays the same, so do they.
+func (f *File) Changes() int64 { return f.changes.Load() }
+
+// settled returns Changes if no mutation is under way: what is read of the bytes
+// from now on is of that count, or of a later one.
+func (f *File) settled() (changes int64, ok bool) {
+	changes = f.changes.Load()
+	return changes, f.mutating.Load() == 0
 }
 
 func (f *File) hasRecord() bool { return f.state != Local && f.state != Quarantined }

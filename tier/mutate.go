@@ -40,9 +40,10 @@ func (f *File) Mutate(ctx context.Context, m Mutation) (done func(), err error) 
 		f.mu.RLock()
 		switch {
 		case f.state == Local && m.Kind != Attr:
+			f.mutating.Add(1) // before changes: see settled
 			f.changes.Add(1)
 			f.dirty.Store(true)
-			return f.mu.RUnlock, nil
+			return f.mutated, nil
 		case m.Kind == Attr:
 			return f.mu.RUnlock, nil
 		case f.state == Quarantined:
@@ -55,6 +56,12 @@ func (f *File) Mutate(ctx context.Context, m Mutation) (done func(), err error) 
 			return nil, err
 		}
 	}
+}
+
+// mutated ends a mutation of the bytes.
+func (f *File) mutated() {
+	f.mutating.Add(-1)
+	f.mu.RUnlock()
 }
 
 // makeMutable takes the file one step closer to Local.

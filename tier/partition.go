@@ -310,8 +310,11 @@ func (v *Volume) visibleNames(dir string) ([]string, error) {
 	return out, nil
 }
 
-// bounds reads what the broker's checkpoints allow.
-func (v *Volume) bounds() (layout.Bounds, error) {
+// Bounds reads what the broker's checkpoints allow.
+func (v *Volume) Bounds() (layout.Bounds, error) {
 	rules := v.Layout()
+	if rules == nil {
+		return nil, refuse(reasonUndecided)
+	}
 	return rules.Bounds(func(name string) ([]byte, error) { return durable.ReadFile(v.root, name, 64<<20) })
 }

@@ -45,13 +45,19 @@ func (v *Volume) Rehydrate(ctx context.Context, f *File) error {
 	if err := v.step("rehydrate:fsync", func() error { return pathError("fsync", "", unix.Fsync(fd)) }); err != nil {
 		return errors.Join(err, v.undoFilling(f, fd))
 	}
+	err = v.endFilling(f)
+	v.changed(f.handle)
+	return err
+}
+
+// endFilling makes the filled inode the segment's local file again.
+func (v *Volume) endFilling(f *File) error {
 	f.mu.Lock()
-	err = v.localName("rehydrate:name", f, Uploaded)
+	defer f.mu.Unlock()
+	err := v.localName("rehydrate:name", f, Uploaded)
 	if err == nil && len(f.links) == 0 {
 		f.state, f.rec = Local, marker.Record{} // unlinked meanwhile: its tombstone is there
 	}
-	f.mu.Unlock()
-	v.changed(f.handle)
 	return err
 }
 

@@ -76,7 +76,7 @@ func (s *scanner) dir(fd int, path string) error {
 		}
 		return files[name]
 	}
-	temps := false
+	hidden := false
 	for _, e := range entries {
 		name := e.Name()
 		switch {
@@ -92,16 +92,17 @@ func (s *scanner) dir(fd int, path string) error {
 				of(vis).remote = true
 			} else if vis, ok := visibleOfUploaded(name); ok {
 				of(vis).uploaded = true
-			} else if name != partitionFile {
-				temps = true
 			}
+			hidden = true
 		default:
 			if _, _, ok := segment.ParseStem(name); ok || s.disqualifies(name) {
 				of(name).local = true
 			}
 		}
 	}
-	if temps {
+	if hidden {
+		// The names seen may have been made by a process that died before it made
+		// them durable; what is built on them must not outlive them.
 		if err := durable.SweepTemp(fd); err != nil {
 			return err
 		}
@@ -225,7 +226,7 @@ func (s *scanner) remote(d Dir, path, name string, uploaded bool) error {
 	case err == nil && s.explained(name, rec):
 		f.state, f.rec = Remote, rec
 		s.live[keyOf(rec)] = true
-		if uploaded {
+		if err = s.unbury(rec); err == nil && uploaded {
 			err = s.settleRecord(d, name, rec)
 		}
 	case err == nil:
@@ -241,6 +242,16 @@ func (s *scanner) remote(d Dir, path, name string, uploaded bool) error {
 	}
 	v.named(f, d, name)
 	return nil
+}
+
+// unbury removes the tombstone of an upload that a valid marker names: it was
+// written for a truncation or a rename that never came to change the marker, and
+// the object is the only copy.
+func (s *scanner) unbury(rec marker.Record) error {
+	if !s.buried[keyOf(rec)] {
+		return nil
+	}
+	return s.v.step("boot:unbury", func() error { return durable.Unlink(s.v.dirs.tombstones, uploadFile(rec)) })
 }
 
 // settleRecord removes the record beside a marker that says the same.

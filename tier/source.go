@@ -110,6 +110,9 @@ func (v *Volume) object(rec marker.Record, b beside) (chunkcache.Object, error) 
 // boundaries returns the batch starts of a remote segment: from the index beside
 // it, or from the index object when that is missing or damaged.
 func (v *Volume) boundaries(ctx context.Context, rec marker.Record, b beside, format segment.Format) ([]int64, error) {
+	if rec.IndexSize == 0 {
+		return nil, nil // there was none that fits
+	}
 	suffix := v.Layout().IndexSuffix()
 	var local error = unix.ENOENT
 	if b.ok {
@@ -125,9 +128,6 @@ func (v *Volume) boundaries(ctx context.Context, rec marker.Record, b beside, fo
 				return starts, nil
 			}
 		}
-	}
-	if rec.IndexSize == 0 {
-		return nil, local
 	}
 	key, err := v.key(rec, suffix)
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/durable"
-	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/layout"
 	"github.com/tierfs/tierfs/marker"
 	"github.com/tierfs/tierfs/objstore"
@@ -42,6 +41,8 @@ type UploadObject struct {
 	Body     objstore.Body
 	Metadata map[string]string
 	Log      bool // the segment itself, not a file beside it
+
+	suffix string
 }
 
 // Upload is a segment on its way to the store: its intent is durable, its objects
@@ -50,12 +51,13 @@ type Upload struct {
 	Record  marker.Record
 	Objects []UploadObject // the segment itself last
 
-	v       *Volume
-	p       *Partition
-	file    *File
-	home    link
-	changes int64
-	fds     []int
+	v        *Volume
+	p        *Partition
+	file     *File
+	home     link
+	changes  int64
+	anchored bool // the next segment's start has an anchor beside it
+	fds      []int
 }
 
 // NotWhole says that a sealed segment is not what its broker writes.
@@ -84,9 +86,15 @@ func (v *Volume) Prepare(ctx context.Context, p *Partition, s Segment) (_ *Uploa
 	if state := s.File.State(); state != Local {
 		return nil, refuse(ReasonUploaded)
 	}
-	u.changes = s.File.changes.Load()
+	var settled bool
+	if u.changes, settled = s.File.settled(); !settled {
+		return nil, refuse(ReasonWriting)
+	}
 	log, err := u.openLog()
 	if err != nil {
+		return nil, err
+	}
+	if err := u.openBeside(s); err != nil {
 		return nil, err
 	}
 	if err := u.prove(ctx, log, s); err != nil {
@@ -96,10 +104,7 @@ func (v *Volume) Prepare(ctx context.Context, p *Partition, s Segment) (_ *Uploa
 		return nil, err
 	}
 	u.Record.UploadID = marker.NewUploadID()
-	if err := u.addSideFiles(); err != nil {
-		return nil, err
-	}
-	if err := u.addLog(log); err != nil {
+	if err := u.name(); err != nil {
 		return nil, err
 	}
 	return u, v.step("upload:intent", func() error {
@@ -119,6 +124,7 @@ func (u *Upload) openLog() (int, error) {
 
 // prove walks the segment once and computes all that is known of its bytes.
 func (u *Upload) prove(ctx context.Context, fd int, s Segment) error {
+	rules := u.v.Layout()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return pathError("stat", u.home.name, err)
@@ -126,32 +132,36 @@ func (u *Upload) prove(ctx context.Context, fd int, s Segment) error {
 	if st.Size > maxObject {
 		return refuse(ReasonTooLarge)
 	}
-	if quiet := u.v.Layout().QuietTime(); time.Since(time.Unix(st.Mtim.Unix())) < quiet {
+	if time.Since(time.Unix(st.Mtim.Unix())) < rules.QuietTime() {
 		return refuse(ReasonWriting)
 	}
 	sums := &sums{xx: xxh3.New(), crc: crc64nvme.New()}
+	index := u.newIndexProof(st.Size)
 	r := io.TeeReader(&contextReader{ctx, io.NewSectionReader(fdReader(fd), 0, st.Size)}, sums)
-	sum, err := segment.Walk(r, st.Size, s.Start, u.v.Layout().Format(), nil)
+	sum, err := segment.Walk(r, st.Size, s.Start, rules.Format(), index.see)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, unix.EIO):
 		return err
-	case err == nil && sum.End >= s.Next:
-		err = fmt.Errorf("it ends at offset %d, but the next segment starts at %d", sum.End, s.Next)
-	}
-	if u.file.changes.Load() != u.changes {
+	case u.file.changes.Load() != u.changes:
 		return refuse(ReasonWriting)
-	}
-	if err != nil {
+	case err != nil:
 		return &NotWhole{err}
+	}
+	if why := rules.Follows(sum.End, s.Next, u.anchored); why != "" {
+		return &NotWhole{fmt.Errorf("%s: it ends at offset %d, the next segment starts at %d", why, sum.End, s.Next)}
 	}
 	u.Record = marker.Record{
 		Start: s.Start, End: sum.End, Size: st.Size,
 		FirstTimestamp: sum.FirstTimestamp, MaxTimestamp: sum.MaxTimestamp,
 		LogHash: sums.xx.Sum128().Bytes(),
 	}
-	u.Objects = []UploadObject{{Body: objstore.Body{R: fdReader(fd), Size: st.Size, CRC64NVME: sums.crc.Sum64()}}}
+	u.useIndex(index)
+	u.Objects = append(u.Objects, UploadObject{
+		Log: true, suffix: logSuffix,
+		Body: objstore.Body{R: fdReader(fd), Size: st.Size, CRC64NVME: sums.crc.Sum64()},
+	})
 	return nil
 }
 
@@ -165,64 +175,18 @@ func (s *sums) Write(p []byte) (int, error) {
 	return s.crc.Write(p)
 }
 
-// addSideFiles adds the files beside the segment, each only if nothing writes it.
-func (u *Upload) addSideFiles() error {
-	dir, err := u.v.openDir(u.p.dir)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(dir)
-	log := u.Objects[0]
-	u.Objects = nil
-	for _, suffix := range u.v.Layout().SideSuffixes() {
-		if err := u.addSideFile(dir, suffix); err != nil {
+// name gives each object its key.
+func (u *Upload) name() (err error) {
+	for i := range u.Objects {
+		o := &u.Objects[i]
+		if o.Log {
+			o.Metadata = metadata(u.Record)
+		}
+		if o.Key, err = u.v.key(u.Record, o.suffix); err != nil {
 			return err
 		}
 	}
-	u.Objects = append(u.Objects, log)
 	return nil
-}
-
-func (u *Upload) addSideFile(dir int, suffix string) error {
-	name := segment.Stem(u.Record.Start) + suffix
-	fd, err := openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	u.fds = append(u.fds, fd)
-	if dirty, err := u.v.dirtyFD(fd); err != nil || dirty {
-		return errors.Join(err, refuse(ReasonSideFile))
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return pathError("stat", name, err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size == 0 || st.Size > maxSideFile {
-		return nil
-	}
-	body, err := objstore.NewBody(fdReader(fd), st.Size)
-	if err != nil {
-		return err
-	}
-	key, err := u.v.key(u.Record, suffix)
-	if err != nil {
-		return err
-	}
-	if suffix == u.v.Layout().IndexSuffix() {
-		u.Record.IndexSize = st.Size
-	}
-	u.Objects = append(u.Objects, UploadObject{Key: key, Body: body})
-	return nil
-}
-
-func (u *Upload) addLog(fd int) (err error) {
-	o := &u.Objects[len(u.Objects)-1]
-	o.Log, o.Metadata = true, metadata(u.Record)
-	o.Key, err = u.v.key(u.Record, logSuffix)
-	return err
 }
 
 // metadata lets a listing plus HEADs rebuild a partition. Keys are plain letters
@@ -296,15 +260,4 @@ func (u *Upload) Close() {
 		_ = unix.Close(fd)
 	}
 	u.fds = nil
-}
-
-// dirtyFD reports whether the file behind a descriptor was written through the
-// mount since its last fsync or close.
-func (v *Volume) dirtyFD(fd int) (bool, error) {
-	h, err := handle.At(fd, "")
-	if err != nil {
-		return false, err
-	}
-	f := v.known(h)
-	return f != nil && f.dirty.Load(), nil
 }

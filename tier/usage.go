@@ -27,7 +27,8 @@ type sizeMemo struct {
 // Usage returns what the file takes. It asks the inode only when the file changed
 // since the last call.
 func (f *File) Usage() (Usage, error) {
-	state, changes := f.State(), f.changes.Load()
+	changes, settled := f.settled()
+	state := f.State()
 	m := &f.sizes
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -46,6 +47,6 @@ func (f *File) Usage() (Usage, error) {
 	blocks := st.Blocks
 	f.Stat(&st)
 	m.usage = Usage{Size: st.Size, Allocated: blocks * 512, Modified: time.Unix(st.Mtim.Unix())}
-	m.changes, m.state, m.valid = changes, state, true
+	m.changes, m.state, m.valid = changes, state, settled
 	return m.usage, nil
 }
