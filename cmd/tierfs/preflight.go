@@ -22,8 +22,6 @@ type source struct {
 	known bool // has been mounted by tierfs before
 }
 
-func (s *source) close() { _ = unix.Close(s.fd) }
-
 // openSource looks whether the source can be mounted now, and changes nothing
 // on disk: the mount points, the processes that use the source, another tierfs.
 func openSource(c *config.Config, log *slog.Logger) (*source, error) {
@@ -35,21 +33,27 @@ func openSource(c *config.Config, log *slog.Logger) (*source, error) {
 			return nil, err
 		}
 	}
-	if u, used, err := whoUsesSource(c.Mount.Source); err != nil {
-		return nil, err
-	} else if used {
-		return nil, fmt.Errorf("%s is in use: %s open; stop it, mount, and start it again", c.Mount.Source, u)
-	}
 	fd, err := unix.Open(c.Mount.Source, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: c.Mount.Source, Err: err}
 	}
 	s := &source{fd: fd}
-	if err := s.lock(c.Mount.Source); err != nil {
-		s.close()
-		return nil, err
+	if err := s.free(c.Mount.Source); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
 	}
 	return s, nil
+}
+
+// free says who uses the source, if anybody does.
+func (s *source) free(path string) error {
+	if err := s.lock(path); err != nil {
+		return err
+	}
+	u, used, err := whoUsesSource(path)
+	if used {
+		return fmt.Errorf("%s is in use: %s open; stop it, mount, and start it again", path, u)
+	}
+	return err
 }
 
 // lock keeps others from starting on the same source, and sees whether one has
