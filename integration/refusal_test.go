@@ -26,7 +26,6 @@ func TestRefusedMounts(t *testing.T) {
 	cases := []struct {
 		name   string
 		store  rig.Store
-		secret string   // "" = the right one
 		source string   // "" = the right one
 		says   []string // in any case of letters
 	}{
@@ -36,7 +35,7 @@ func TestRefusedMounts(t *testing.T) {
 		{name: "unknown backend", store: rig.Store{Settings: "[store]\nbackend = \"tape\"\n"}, says: []string{"tape"}},
 		{name: "missing bucket", store: s3(bucket, "no-such-bucket"), says: []string{"no-such-bucket"}},
 		{name: "wrong access key", store: s3(s3test.AccessKey, "nobody"), says: []string{"key"}},
-		{name: "wrong secret", store: s3(), secret: "wrong", says: []string{"key"}},
+		{name: "wrong secret", store: rig.Store{Settings: good.Settings, Env: []string{"TIERFS_STORE_S3_SECRET_KEY=wrong"}}, says: []string{"secret"}},
 		{name: "wrong region", store: s3(s3test.Region, "eu-north-7"), says: []string{"region"}},
 		{name: "nobody at the endpoint", store: s3(server.Endpoint, unused), says: []string{"127.0.0.1:1"}},
 		{name: "missing source", store: s3(), source: "nowhere", says: []string{"nowhere"}},
@@ -50,11 +49,7 @@ func TestRefusedMounts(t *testing.T) {
 			if c.source != "" {
 				source = filepath.Join(root, c.source)
 			}
-			args := []string{"mount", "--config", d.Config(), source}
-			if c.secret != "" {
-				args = append(args, "--store-s3-secret-key", c.secret)
-			}
-			refuses(t, d, args, c.says...)
+			refuses(t, d, []string{"mount", "--config", d.Config(), source}, c.says...)
 			unchanged(t, before, everything(t, root))
 			if left, err := good.Objects("tierfs/", ""); err != nil || len(left) > 0 {
 				t.Errorf("the bucket holds %v (%v)", left, err)
