@@ -44,11 +44,11 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(root)) }()
-	binary, bucket := filepath.Join(root, "tierfs"), filepath.Join(root, "bucket")
-	if err := errors.Join(daemon.Build(ctx, binary, false), os.Mkdir(bucket, 0o755)); err != nil {
+	binary, bucket, home := filepath.Join(root, "bin", "tierfs"), filepath.Join(root, "bucket"), filepath.Join(root, "home")
+	if err := errors.Join(os.Mkdir(bucket, 0o755), os.Mkdir(home, 0o755), daemon.Build(ctx, binary, false)); err != nil {
 		return err
 	}
-	r, err := rig.New(rig.Options{Install: install, Root: root, Binary: binary, Store: rig.FS(bucket)})
+	r, err := rig.New(rig.Options{Install: install, Root: home, Binary: binary, Store: rig.FS(bucket)})
 	if err != nil {
 		return err
 	}
