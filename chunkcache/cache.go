@@ -36,12 +36,13 @@ type Cache struct {
 	closing          atomic.Bool
 
 	mu      sync.Mutex // guards all that follows
-	freed   *sync.Cond // a file was unlinked, or a reader left a cache that is being closed
+	freed   *sync.Cond // a file was unlinked, a directory read, or a reader left a cache that is being closed
 	closed  bool
 	walked  bool // what walkDone says
 	objects map[hash]*object
 	byKey   map[string]*object // those of objects that have been read
 	nonce   uint64
+	scans   int              // directories of objects that are being read
 	found   []*extent        // on the disk, until walked
 	access  map[uint64]int64 // the access table of the last run, until walked
 

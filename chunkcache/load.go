@@ -168,21 +168,22 @@ func (l *load) verify(pos int64) error {
 	}
 	data := l.buf[l.ready-l.start : pos-l.start]
 	covered, err := l.object.Check(data)
-	if err != nil {
-		return fmt.Errorf("%w at %d: %w", errCheck, l.ready, err)
-	}
 	if covered < 0 || covered > int64(len(data)) {
 		return fmt.Errorf("%w at %d: %d of %d bytes covered", errCheck, l.ready, covered, len(data))
 	}
 	checked := l.ready + covered
-	if pos == l.end && checked < pos {
+	if err == nil && pos == l.end && checked < pos {
 		if l.table.batch(l.end) {
+			l.publish(checked)
 			return fmt.Errorf("%w at %d: the batch does not end at %d", errCheck, checked, l.end)
 		}
 		checked = pos
 	}
 	if checked > l.ready {
 		l.publish(checked)
+	}
+	if err != nil {
+		return fmt.Errorf("%w at %d: %w", errCheck, checked, err)
 	}
 	return nil
 }

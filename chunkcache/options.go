@@ -31,7 +31,7 @@ type Object struct {
 	// offsets. It may take its time; its context ends with the cache, not with a reader. May be nil.
 	Index func(ctx context.Context) ([]int64, error)
 	// Check verifies data, which starts at the start of a batch, and returns how many bytes whole valid batches
-	// cover. A partial batch at the end is no error. Called from several goroutines at once. nil: not checked.
+	// cover. A partial batch at the end is no error; with an error, covered is where the bad batch starts. Called from several goroutines at once. nil: not checked.
 	Check func(data []byte) (covered int64, err error)
 	// Label is what fetched bytes are counted under (Metrics.Fetched).
 	Label string

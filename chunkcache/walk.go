@@ -44,6 +44,9 @@ func (c *Cache) walk() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for c.scans > 0 { // those that readers have asked for
+		c.freed.Wait()
+	}
 	c.rank(c.found)
 	c.found, c.access = nil, nil
 	c.walked = true
@@ -64,8 +67,9 @@ func (c *Cache) adopt(h hash, dir string) {
 		}
 		return
 	}
-	obj = &object{hash: h, dir: dir, scan: make(chan struct{})}
+	obj = &object{hash: h, dir: dir}
 	c.objects[h] = obj
+	c.beginScan(obj)
 	c.mu.Unlock()
 	c.scanObject(obj)
 }
@@ -79,7 +83,7 @@ func (c *Cache) meet(ctx context.Context, key string) error {
 		obj = &object{hash: h, dir: dirName(h, key)}
 		c.objects[h] = obj
 		if !c.walked {
-			obj.scan = make(chan struct{})
+			c.beginScan(obj)
 			c.wg.Go(func() { c.scanObject(obj) })
 		}
 	}
@@ -103,6 +107,12 @@ func (c *Cache) meet(ctx context.Context, key string) error {
 		c.settle(obj)
 	}
 	return err
+}
+
+// beginScan announces a scanObject. c.mu is held.
+func (c *Cache) beginScan(obj *object) {
+	obj.scan = make(chan struct{})
+	c.scans++
 }
 
 // scanObject reads the directory of obj: chunk files become extents, everything else goes.
@@ -142,6 +152,8 @@ func (c *Cache) scanObject(obj *object) {
 	}
 	close(obj.scan)
 	obj.scan = nil
+	c.scans--
+	c.freed.Broadcast()
 	c.settle(obj)
 	c.mu.Unlock()
 	c.dispose(drop)
