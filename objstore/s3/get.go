@@ -18,8 +18,8 @@ import (
 	"github.com/tierfs/tierfs/objstore"
 )
 
-// errStalled ends a body of which nothing came for stallTimeout.
-var errStalled = errors.New("no byte for " + stallTimeout.String())
+// errStalled ends a body of which nothing came for Store.stall.
+var errStalled = errors.New("the body stalled")
 
 // GetRange implements objstore.Store with one ranged GetObject. The answer must be
 // 206 with exactly the range that was asked for.
@@ -56,7 +56,7 @@ func (s *Store) getOnce(parent context.Context, key string, off, n int64) (io.Re
 		return nil, err
 	}
 	r := &reader{s: s, parent: parent, ctx: ctx, cancel: cancel, body: out.Body, key: key, rest: n}
-	r.watchdog = time.AfterFunc(stallTimeout, func() { cancel(errStalled) })
+	r.watchdog = time.AfterFunc(s.stall, func() { cancel(errStalled) })
 	r.watchdog.Stop()
 	return r, nil
 }
@@ -108,7 +108,7 @@ func (r *reader) Read(p []byte) (int, error) {
 		r.err = io.EOF
 		return 0, io.EOF
 	}
-	r.watchdog.Reset(stallTimeout)
+	r.watchdog.Reset(r.s.stall)
 	n, err := r.body.Read(p[:min(int64(len(p)), r.rest)])
 	r.watchdog.Stop()
 	r.rest -= int64(n)

@@ -60,6 +60,7 @@ type Store struct {
 	get   *s3.Client // GetRange, Head: the answer must begin within 5 s
 	pools []*http.Transport
 	creds *renewable
+	stall time.Duration // no byte of a body for so long ends it
 
 	singleDeletes atomic.Bool // the store refused DeleteObjects
 }
@@ -89,7 +90,7 @@ func New(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, pools: []*http.Transport{putPool, getPool}, creds: creds, where: cfg.Endpoint}
+	s := &Store{cfg: cfg, pools: []*http.Transport{putPool, getPool}, creds: creds, where: cfg.Endpoint, stall: stallTimeout}
 	if s.where == "" {
 		s.where = "AWS region " + base.Region
 	}
