@@ -213,7 +213,8 @@ func TestFullDisk(t *testing.T) {
 	f.retryAt = time.Time{}
 	f.mu.Unlock()
 	f.refreshBudget()
-	f.read(o, data, 0, o.Size)
+	another, anotherData := f.store.object("another", 300<<10, 3000) // of the first one, much is in memory
+	f.read(another, anotherData, 0, another.Size)
 	f.consistent()
 	if st := f.Stats(); st.Degraded || st.Budget != 2<<20 {
 		t.Errorf("%+v", st)
