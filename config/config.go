@@ -55,7 +55,7 @@ type Store struct {
 	ConnectionIdleTimeout Duration `toml:"connection_idle_timeout"`
 	PartSize              Bytes    `toml:"part_size"`
 	CAFile                string   `toml:"ca_file"`
-	Proxy                 string   `toml:"proxy"`
+	Proxy                 string   `toml:"proxy" secret:"user"`
 	FS                    StoreFS  `toml:"fs"`
 	S3                    S3       `toml:"s3"`
 	GCS                   GCS      `toml:"gcs"`
@@ -74,7 +74,7 @@ type S3 struct {
 	Endpoint          string `toml:"endpoint"`  // "" = AWS
 	URLStyle          string `toml:"url_style"` // auto, path, virtual
 	AccessKey         string `toml:"access_key"`
-	SecretKey         string `toml:"secret_key" secret:"yes"`
+	SecretKey         string `toml:"secret_key" secret:"whole"`
 	CredentialsSource string `toml:"credentials_source"` // auto, static
 	StorageClass      string `toml:"storage_class"`
 	SSE               string `toml:"sse"` // "", AES256, aws:kms
@@ -93,7 +93,7 @@ type Azure struct {
 	Account    string `toml:"account"`
 	Container  string `toml:"container"`
 	Endpoint   string `toml:"endpoint"`
-	AccountKey string `toml:"account_key" secret:"yes"`
+	AccountKey string `toml:"account_key" secret:"whole"`
 }
 
 // Upload is the way to the store.

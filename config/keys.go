@@ -11,7 +11,7 @@ import (
 // key is one setting of a Config: its path, and the field that holds it.
 type key struct {
 	path   string // "store.s3.bucket"
-	secret bool
+	secret string // "whole", "user" (of a URL), or ""
 	field  reflect.Value
 }
 
@@ -20,7 +20,9 @@ func (k key) flag() string { return strings.NewReplacer(".", "-", "_", "-").Repl
 
 // shown is value as an error or a listing may show it.
 func (k key) shown(value string) string {
-	if k.secret && value != "" {
+	switch {
+	case value == "" || value == `""`:
+	case k.secret == "whole", k.secret == "user" && strings.Contains(value, "@"):
 		return "***"
 	}
 	return value
@@ -44,7 +46,7 @@ func fields(prefix string, table reflect.Value) []key {
 			list = append(list, fields(prefix+name+".", table.Field(i))...)
 			continue
 		}
-		list = append(list, key{path: prefix + name, secret: f.Tag.Get("secret") != "", field: table.Field(i)})
+		list = append(list, key{path: prefix + name, secret: f.Tag.Get("secret"), field: table.Field(i)})
 	}
 	return list
 }

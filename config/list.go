@@ -3,7 +3,9 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // Line is one setting as `tierfs config` shows it.
@@ -11,6 +13,7 @@ type Line struct {
 	Path   string
 	Value  string // as the file would have it; "***" for a secret that is set
 	Origin Origin
+	Idle   bool // accepted, but without effect in this version
 }
 
 // Lines lists all settings, entries of retention.topic one by one.
@@ -19,14 +22,41 @@ func (c *Config) Lines() []Line {
 	keys := c.keys()
 	for _, k := range keys {
 		if k.path != topicPath {
-			lines = append(lines, Line{k.path, k.shown(k.quoted()), c.Origin(k.path)})
+			lines = append(lines, Line{k.path, k.shown(k.quoted()), c.Origin(k.path), isIdle(k.path)})
 			continue
 		}
 		for i := range c.Retention.Topic {
 			prefix := fmt.Sprintf("%s.%d.", topicPath, i)
 			for _, k := range fields(prefix, reflect.ValueOf(&c.Retention.Topic[i]).Elem()) {
-				lines = append(lines, Line{k.path, k.quoted(), c.Origin(k.path)})
+				lines = append(lines, Line{k.path, k.quoted(), c.Origin(k.path), false})
 			}
+		}
+	}
+	return lines
+}
+
+// idle are the settings that are accepted, and have no effect in this version:
+// paths, or what paths begin with.
+var idle = []string{
+	"store.part_size", "store.gcs.", "store.azure.",
+	"fetch.bandwidth", "fetch.deny",
+	"retention.delete_pending_per_partition",
+	"housekeeping.",
+}
+
+func isIdle(path string) bool {
+	return slices.ContainsFunc(idle, func(p string) bool {
+		return path == p || strings.HasSuffix(p, ".") && strings.HasPrefix(path, p)
+	})
+}
+
+// Idle lists the settings that somebody set and that have no effect in this
+// version, so that nobody relies on them.
+func (c *Config) Idle() []Line {
+	var lines []Line
+	for _, l := range c.Lines() {
+		if l.Idle && l.Origin.Source != FromDefault {
+			lines = append(lines, l)
 		}
 	}
 	return lines
@@ -58,10 +88,6 @@ func (k key) quoted() string {
 			s += strconv.Quote(item)
 		}
 		return "[" + s + "]"
-	case string:
-		if v == "" && k.secret {
-			return ""
-		}
 	}
 	return strconv.Quote(k.text())
 }
@@ -84,7 +110,7 @@ func Keys() []Key {
 			continue
 		}
 		_, isBool := k.field.Interface().(bool)
-		list = append(list, Key{k.path, k.flag(), k.env(), k.text(), isBool, k.secret})
+		list = append(list, Key{k.path, k.flag(), k.env(), k.text(), isBool, k.secret == "whole"})
 	}
 	return list
 }

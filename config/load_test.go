@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -296,8 +297,34 @@ func TestLines(t *testing.T) {
 			t.Errorf("%s is shown as %s, want %s", path, got[path].Value, want)
 		}
 	}
+	for value, want := range map[string]string{
+		"http://proxy:3128": `"http://proxy:3128"`, "http://me:hush@proxy:3128": "***", "": `""`,
+	} {
+		c := load(t, "", []string{"TIERFS_STORE_PROXY=" + value})
+		for _, l := range c.Lines() {
+			if l.Path == "store.proxy" && l.Value != want {
+				t.Errorf("the proxy is shown as %s, want %s", l.Value, want)
+			}
+		}
+	}
 	if v := load(t, "", nil).Lines(); v[0].Path != "mount.source" || v[0].Origin.String() != "default" {
 		t.Errorf("the first line is %v", v[0])
+	}
+}
+
+func TestIdle(t *testing.T) {
+	c := load(t, "[housekeeping]\ninterval = \"9 m\"\n[store]\npart_size = \"32 MiB\"\n[cache]\nsize = \"1 GiB\"\n", nil)
+	var got []string
+	for _, l := range c.Idle() {
+		got = append(got, l.Path)
+	}
+	if want := []string{"store.part_size", "housekeeping.interval"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for _, p := range idle { // each stands for a setting that is there
+		if !slices.ContainsFunc(c.Lines(), func(l Line) bool { return strings.HasPrefix(l.Path, p) }) {
+			t.Errorf("%s stands for nothing", p)
+		}
 	}
 }
 

@@ -150,7 +150,7 @@ func (v *validator) transfers() {
 	v.between("fetch.concurrency", f.Concurrency, 1, 4096)
 	v.duration("fetch.timeout", f.Timeout, second, Duration(time.Hour), Auto, Block)
 	v.must(f.MaxBlocked == CountAuto || f.MaxBlocked >= 1, "fetch.max_blocked", "is out of range", `use 1 or more, or "auto"`)
-	v.duration("fetch.busy_timeout", f.BusyTimeout, 0, Duration(time.Hour))
+	v.duration("fetch.busy_timeout", f.BusyTimeout, Duration(time.Millisecond), Duration(time.Hour))
 	v.rate("fetch.bandwidth", f.Bandwidth)
 	for _, name := range f.Deny {
 		v.must(strings.TrimSpace(name) != "", "fetch.deny", "holds an empty name", "list names of processes")

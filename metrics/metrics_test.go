@@ -73,7 +73,7 @@ func useAll(m *Metrics) {
 	m.Upload.Rejected("torn")
 	m.Upload.Evicted(1000)
 	m.Upload.Retired(4)
-	m.Upload.Rehydrated()
+	m.Tier.Rehydrated()
 	m.Tier.Collect(func() Snapshot {
 		return Snapshot{
 			Segments:     map[string]int64{"remote": 7},

@@ -39,7 +39,6 @@ var (
 	descEvictions      = desc{"tierfs_evictions_total", "Segments whose local copy was dropped.", nil}
 	descEvictedBytes   = desc{"tierfs_evicted_bytes_total", "Bytes of local copies that were dropped.", nil}
 	descRetired        = desc{"tierfs_retired_total", "Segments whose objects were deleted from the store.", nil}
-	descRehydrations   = desc{"tierfs_rehydrations_total", "Remote segments brought back as local files.", nil}
 )
 
 // Where the bytes are; read when somebody scrapes.
@@ -51,6 +50,7 @@ var (
 	descLag          = desc{"tierfs_upload_lag_bytes", "Bytes of sealed segments that are not uploaded.", nil}
 	descOldest       = desc{"tierfs_upload_oldest_seconds", "Age of the oldest sealed segment that is not uploaded.", nil}
 	descTombstones   = desc{"tierfs_tombstones", "Retired uploads whose objects are still to be deleted.", nil}
+	descRehydrations = desc{"tierfs_rehydrations_total", "Remote segments brought back as local files.", nil}
 	descQuarantined  = desc{"tierfs_quarantined_segments", "Segments whose bytes cannot be found: a hole or an invalid marker.", nil}
 )
 

@@ -26,13 +26,15 @@ type Snapshot struct {
 	Quarantined  int64            // segments whose bytes cannot be found
 }
 
-// Tier shows where the bytes are. It keeps nothing: each scrape asks.
+// Tier shows where the bytes are, for which each scrape asks, and counts what
+// brings them back.
 type Tier struct {
-	source atomic.Pointer[func() Snapshot]
+	source       atomic.Pointer[func() Snapshot]
+	rehydrations prometheus.Counter
 }
 
 func newTier(r registry) *Tier {
-	t := &Tier{}
+	t := &Tier{rehydrations: r.counter(descRehydrations)}
 	r.register(&tierCollector{t})
 	return t
 }
@@ -48,6 +50,13 @@ func (t *Tier) Collect(source func() Snapshot) {
 		return
 	}
 	t.source.Store(&source)
+}
+
+// Rehydrated counts one remote segment that was brought back as a local file.
+func (t *Tier) Rehydrated() {
+	if t != nil {
+		t.rehydrations.Inc()
+	}
 }
 
 func (t *Tier) snapshot() Snapshot {

@@ -12,7 +12,6 @@ type Upload struct {
 	evictions      prometheus.Counter
 	evictedBytes   prometheus.Counter
 	retired        prometheus.Counter
-	rehydrations   prometheus.Counter
 }
 
 func newUpload(r registry) *Upload {
@@ -26,7 +25,6 @@ func newUpload(r registry) *Upload {
 		evictions:    r.counter(descEvictions),
 		evictedBytes: r.counter(descEvictedBytes),
 		retired:      r.counter(descRetired),
-		rehydrations: r.counter(descRehydrations),
 	}
 	u.uploads.WithLabelValues("ok")
 	return u
@@ -85,12 +83,5 @@ func (u *Upload) Evicted(bytes int64) {
 func (u *Upload) Retired(n int) {
 	if u != nil {
 		add(u.retired, int64(n))
-	}
-}
-
-// Rehydrated counts one remote segment that was brought back as a local file.
-func (u *Upload) Rehydrated() {
-	if u != nil {
-		u.rehydrations.Inc()
 	}
 }

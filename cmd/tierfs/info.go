@@ -27,7 +27,7 @@ func (p *program) configCommand() *cobra.Command {
 		}
 		table := tabwriter.NewWriter(p.stdout, 0, 8, 2, ' ', 0)
 		for _, l := range c.Lines() {
-			fmt.Fprintf(table, "%s = %s\t# %s\n", l.Path, l.Value, l.Origin)
+			fmt.Fprintf(table, "%s = %s\t# %s%s\n", l.Path, l.Value, l.Origin, when(l.Idle, ", no effect in this version"))
 		}
 		return table.Flush()
 	}

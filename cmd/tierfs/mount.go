@@ -35,7 +35,11 @@ func (p *program) mountCommand() *cobra.Command {
 		if err := c.CheckStore(); err != nil {
 			return usage(err)
 		}
-		return p.mount(cmd.Context(), c, slog.New(slog.NewTextHandler(p.stderr, nil)))
+		log := slog.New(slog.NewTextHandler(p.stderr, nil))
+		for _, l := range c.Idle() {
+			log.Warn("this setting has no effect in this version", "setting", l.Path, "value", l.Value, "from", l.Origin.Where)
+		}
+		return p.mount(cmd.Context(), c, log)
 	}
 	return cmd
 }

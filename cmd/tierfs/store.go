@@ -78,7 +78,7 @@ func (p *program) probe(ctx context.Context, c *config.Config) (err error) {
 	}
 	if err == nil {
 		f := report.Features
-		fmt.Fprintf(table, "checksums enforced\t%s\nchecksums returned\t%s\nconditional put\t%s\nmetadata\t%s\n",
+		fmt.Fprintf(table, "enforces checksums\t%s\nreturns checksums\t%s\nkeeps what is there\t%s\nkeeps metadata\t%s\n",
 			yes(f.EnforcesChecksum), yes(f.ReturnsChecksum), yes(f.ConditionalPut), yes(f.Metadata))
 	}
 	for _, w := range report.Warnings {

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/admin"
+	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/objstore"
+	"github.com/tierfs/tierfs/objstore/sim"
+)
+
+// checked is a source with one remote and one uploaded segment, as tierfs
+// leaves it, and its store.
+type checked struct {
+	t         *testing.T
+	path      string
+	partition string
+	store     *sim.Store
+	inc       marker.Incarnation
+	remote    marker.Record
+}
+
+func newChecked(t *testing.T) *checked {
+	t.Helper()
+	c := &checked{t: t, path: t.TempDir(), store: sim.New(sim.Options{}), inc: marker.NewIncarnation()}
+	c.partition = filepath.Join(c.path, "orders-0")
+	for _, dir := range []string{c.partition, filepath.Join(c.path, ".tierfs", "partitions")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.write(".tierfs/partitions/"+c.inc.String(), fmt.Sprintf(`{"prefix":%q}`, c.prefix()))
+	c.remote = c.segment(0, ".remote")
+	c.segment(10, ".uploaded")
+	c.write("orders-0/00000000000000000010.log", strings.Repeat("x", 100))
+	c.write("orders-0/00000000000000000020.log", "active")
+	for _, start := range []string{"00", "10", "20"} {
+		c.write("orders-0/000000000000000000"+start+".index", "")
+	}
+	return c
+}
+
+func (c *checked) prefix() string { return "p/v/orders-0/" + c.inc.String() }
+
+func (c *checked) write(name, content string) {
+	c.t.Helper()
+	if err := os.WriteFile(filepath.Join(c.path, name), []byte(content), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// segment writes the record of a segment of 100 bytes, and its objects.
+func (c *checked) segment(start uint64, suffix string) marker.Record {
+	c.t.Helper()
+	rec := marker.Record{Start: start, End: start + 9, Size: 100, IndexSize: 8, Incarnation: c.inc, UploadID: marker.NewUploadID()}
+	c.record(fmt.Sprintf("%020d%s", start, suffix), rec)
+	c.put(c.key(rec)+".log", 100)
+	c.put(c.key(rec)+".index", 8)
+	return rec
+}
+
+func (c *checked) record(name string, rec marker.Record) {
+	c.t.Helper()
+	fd, err := unix.Open(c.partition, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := marker.Write(fd, name, rec); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *checked) key(rec marker.Record) string {
+	return fmt.Sprintf("%s/%020d-%s", c.prefix(), rec.Start, rec.UploadID)
+}
+
+func (c *checked) put(key string, size int) {
+	c.t.Helper()
+	if err := c.store.Put(c.t.Context(), key, objstore.BytesBody(make([]byte, size)), objstore.PutOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *checked) delete(key string) {
+	c.t.Helper()
+	if err := c.store.Delete(c.t.Context(), key); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *checked) check() (admin.CheckResult, []string, error) {
+	c.t.Helper()
+	root, err := unix.Open(c.path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer unix.Close(root)
+	var found []string
+	check := &checker{
+		root: root, store: c.store, progress: func(admin.Progress) {},
+		report: func(f admin.Finding) {
+			if f.Remedy == "" {
+				c.t.Errorf("%s: no remedy", f.Path)
+			}
+			found = append(found, f.Path+": "+f.Problem)
+		},
+	}
+	result, err := check.run(c.t.Context())
+	if int(result.Findings) != len(found) {
+		c.t.Errorf("%d findings are counted, %d reported", result.Findings, len(found))
+	}
+	return result, found, err
+}
+
+func TestCheckFindsNothing(t *testing.T) {
+	c := newChecked(t)
+	// States between two steps of an eviction are no findings.
+	c.record("00000000000000000010.uploaded", c.segment(10, ".uploaded"))
+	c.write("orders-0/00000000000000000030.remote", "not yet a record")
+	c.segment(30, ".uploaded")
+	c.write("orders-0/00000000000000000030.index", "")
+	result, found, err := c.check()
+	if err != nil || len(found) > 0 {
+		t.Errorf("found %q, %v", found, err)
+	}
+	if result.Partitions != 1 || result.Records != 4 || result.Objects != 6 {
+		t.Errorf("got %+v", result)
+	}
+}
+
+func TestCheckFinds(t *testing.T) {
+	const remote = "orders-0/00000000000000000000.remote"
+	for name, tc := range map[string]struct {
+		damage func(c *checked)
+		want   string
+	}{
+		"a damaged marker": {
+			func(c *checked) { c.write(remote, strings.Repeat("x", marker.Size)) },
+			remote + ": is no valid marker: ",
+		},
+		"a damaged marker of an uploaded segment": {
+			func(c *checked) { c.write("orders-0/00000000000000000010.uploaded", "") },
+			"orders-0/00000000000000000010.uploaded: is no valid marker: ",
+		},
+		"a marker of another segment": {
+			func(c *checked) { c.record("00000000000000000000.remote", c.segment(5, ".tmp.uploaded")) },
+			remote + ": is the marker of segment 5",
+		},
+		"an unknown incarnation": {
+			func(c *checked) {
+				rec := c.remote
+				rec.Incarnation = marker.NewIncarnation()
+				c.record("00000000000000000000.remote", rec)
+			},
+			remote + ": names incarnation ",
+		},
+		"a damaged registry": {
+			func(c *checked) { c.write(".tierfs/partitions/"+c.inc.String(), "{") },
+			".tierfs/partitions/",
+		},
+		"a hole": {
+			func(c *checked) { c.write("orders-0/00000000000000000007.index", "") },
+			"orders-0/00000000000000000007.index: is an index without its log",
+		},
+		"a local file of another size": {
+			func(c *checked) { c.write("orders-0/00000000000000000010.log", "short") },
+			"orders-0/00000000000000000010.uploaded: says that 00000000000000000010.log has 100 bytes; it has 5",
+		},
+		"a missing object": {
+			func(c *checked) { c.delete(c.key(c.remote) + ".log") },
+			remote + ": its object p/v/orders-0/",
+		},
+		"a missing index": {
+			func(c *checked) { c.delete(c.key(c.remote) + ".index") },
+			remote + ": its object p/v/orders-0/",
+		},
+		"an object of another size": {
+			func(c *checked) { c.put(c.key(c.remote)+".log", 99) },
+			".log has 99 bytes; it should have 100",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newChecked(t)
+			tc.damage(c)
+			_, found, err := c.check()
+			if err != nil || len(found) == 0 || !strings.Contains(found[0], tc.want) {
+				t.Errorf("found %q, %v; want %q", found, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestCheckWithoutState(t *testing.T) {
+	c := newChecked(t)
+	if err := os.RemoveAll(filepath.Join(c.path, ".tierfs")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.check(); err == nil || !strings.Contains(err.Error(), "never been mounted") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCheckCostsListings(t *testing.T) {
+	c := newChecked(t)
+	if _, _, err := c.check(); err != nil || c.store.Count("list") != 1 || c.store.Count("head") != 0 {
+		t.Errorf("%d listings, %d HEADs, %v", c.store.Count("list"), c.store.Count("head"), err)
+	}
+}
+
+func TestCheckWhileTheStoreFails(t *testing.T) {
+	for _, failing := range []string{"list", "head"} {
+		t.Run(failing, func(t *testing.T) {
+			c := newChecked(t)
+			c.delete(c.key(c.remote) + ".log")
+			c.store.SetHook(func(_ context.Context, op, _ string) error {
+				if op == failing {
+					return objstore.ErrTransient
+				}
+				return nil
+			})
+			if _, found, err := c.check(); !errors.Is(err, objstore.ErrTransient) || len(found) > 0 {
+				t.Errorf("found %q, %v", found, err)
+			}
+		})
+	}
+}
+
+// TestCheckOfWhatGoes: a segment is deleted after its record was read.
+func TestCheckOfWhatGoes(t *testing.T) {
+	c := newChecked(t)
+	c.delete(c.key(c.remote) + ".log")
+	c.store.SetHook(func(_ context.Context, op, _ string) error {
+		if op == "head" {
+			return os.Remove(filepath.Join(c.partition, "00000000000000000000.remote"))
+		}
+		return nil
+	})
+	if _, found, err := c.check(); err != nil || len(found) > 0 {
+		t.Errorf("found %q, %v", found, err)
+	}
+}
