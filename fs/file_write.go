@@ -80,7 +80,7 @@ func dropSetID(fd int) error {
 	if keep == mode {
 		return nil
 	}
-	return unix.Fchmod(fd, keep)
+	return chmod(fd, keep)
 }
 
 // Fallocate passes on what the kernel lets through: allocation with or without
@@ -160,9 +160,6 @@ func (f *fileSystem) copyStep(req *request, from, to *openFile, buf []byte, offI
 	}
 	defer done()
 	n, err = writeFull(to.fd, buf[:n], offOut)
-	if err == nil {
-		err = dropSetID(to.fd) // the request does not say whether the caller is privileged
-	}
 	return n, f.status("copy_file_range", to.node, err)
 }
 

@@ -54,6 +54,9 @@ func mountFuse(mountpoint, source string) (fd int, err error) {
 	return fd, nil
 }
 
+// mountOptions are those of the session. DirectMount and DirectMountStrict stay unset:
+// with a mount that exists already, go-fuse would mount on the descriptor's path, which
+// is /dev/fuse itself.
 func mountOptions(opt Options) *fuse.MountOptions {
 	return &fuse.MountOptions{
 		AllowOther:               true,
@@ -65,8 +68,7 @@ func mountOptions(opt Options) *fuse.MountOptions {
 		ExplicitDataCacheControl: true,
 		EnableLocks:              false, // the kernel keeps flock, fcntl and OFD locks itself
 		EnableSymlinkCaching:     true,  // a symlink below never changes its target
-		DirectMountStrict:        true,
-		DisableSplice:            true, // answers are in memory; a pipe would be one more copy
+		DisableSplice:            true,  // answers are in memory; a pipe would be one more copy
 		ExtraCapabilities:        wantedFlags,
 		DisabledCapabilities:     unwantedFlags,
 		Logger:                   slog.NewLogLogger(opt.Log.Handler(), slog.LevelWarn),

@@ -46,6 +46,7 @@ type Options struct {
 // A Server is one mount.
 type Server struct {
 	mountpoint string
+	fs         *fileSystem
 	stop       context.CancelFunc // ends every waiting request
 	done       chan struct{}      // closed when nothing of the mount runs any more
 }
@@ -68,7 +69,7 @@ func Mount(ctx context.Context, opt Options) (*Server, error) {
 		stop()
 		return nil, err
 	}
-	s := &Server{mountpoint: opt.Mountpoint, stop: stop, done: make(chan struct{})}
+	s := &Server{mountpoint: opt.Mountpoint, fs: f, stop: stop, done: make(chan struct{})}
 	n := newNotifier(f.inodes, session)
 	opt.Volume.OnChange(n.changed)
 	go n.run()

@@ -56,7 +56,7 @@ func (f *fileSystem) mutateAttr(cancel <-chan struct{}, n *node, fd int, in *fus
 		return f.changeRoot(fd, in)
 	}
 	if n.file == nil {
-		return f.change(fd, in)
+		return f.change(n, fd, in)
 	}
 	m := tier.Mutation{Kind: tier.Attr}
 	if size, ok := in.GetSize(); ok {
@@ -69,11 +69,19 @@ func (f *fileSystem) mutateAttr(cancel <-chan struct{}, n *node, fd int, in *fus
 		return err
 	}
 	defer done()
-	return f.change(fd, in)
+	return f.change(n, fd, in)
 }
 
+// nothing are the bits of a SETATTR that change nothing by themselves. One with no
+// other is how the kernel says that set-id bits must go, before a write by a caller
+// without CAP_FSETID and at a chown that leaves both ids.
+const nothing = fuse.FATTR_FH | fuse.FATTR_LOCKOWNER | fuse.FATTR_CTIME | fuse.FATTR_KILL_SUIDGID
+
 // change does the system calls, times last: the others move them.
-func (f *fileSystem) change(fd int, in *fuse.SetAttrIn) error {
+func (f *fileSystem) change(n *node, fd int, in *fuse.SetAttrIn) error {
+	if in.Valid&^nothing == 0 && n.isRegular() {
+		return dropSetID(fd)
+	}
 	uid, setUID := in.GetUID()
 	gid, setGID := in.GetGID()
 	if setUID || setGID {

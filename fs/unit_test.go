@@ -1,0 +1,210 @@
+package fs
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/handle"
+	"github.com/tierfs/tierfs/tier"
+)
+
+// unmounted is a file system that no kernel has.
+func unmounted(t *testing.T) *fileSystem {
+	t.Helper()
+	root, err := unix.Open(t.TempDir(), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	check(t, err)
+	t.Cleanup(func() { check(t, unix.Close(root)) })
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(stop)
+	f, err := newFileSystem(ctx, Options{Root: root, Log: slog.New(slog.DiscardHandler)})
+	check(t, err)
+	return f
+}
+
+func entryOf(h string) tier.Entry {
+	return tier.Entry{Handle: handle.Handle{Type: 1, Bytes: h}, Stat: unix.Stat_t{Mode: unix.S_IFDIR | 0o755}}
+}
+
+func TestInodeTable(t *testing.T) {
+	table := newInodeTable(handle.Handle{Type: 1, Bytes: "root"})
+	a := table.enter(entryOf("a"))
+	if again := table.enter(entryOf("a")); again != a {
+		t.Error("two nodes of one inode")
+	}
+	b := table.enter(entryOf("b"))
+	if a.id == b.id || a.id == fuse.FUSE_ROOT_ID {
+		t.Errorf("numbers %d and %d", a.id, b.id)
+	}
+	table.forget(a.id, 1)
+	if table.get(a.id) != a {
+		t.Error("forgotten before the last lookup")
+	}
+	table.forget(a.id, 1)
+	if table.get(a.id) != nil || table.find(a.handle) != nil {
+		t.Error("not forgotten")
+	}
+	if c := table.enter(entryOf("a")); c.id <= b.id {
+		t.Errorf("number %d is used again", c.id)
+	}
+	table.forget(b.id, 7) // more than there are
+	table.forget(b.id, 1)
+	table.forget(fuse.FUSE_ROOT_ID, 1)
+	if table.get(fuse.FUSE_ROOT_ID) == nil || table.size() != 2 {
+		t.Errorf("%d inodes left", table.size())
+	}
+}
+
+func TestInodeTableInParallel(t *testing.T) {
+	table := newInodeTable(handle.Handle{Type: 1, Bytes: "root"})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for i := range 1000 {
+				n := table.enter(entryOf(string(rune('a' + i%3))))
+				table.forget(n.id, 1)
+			}
+		})
+	}
+	wg.Wait()
+	if table.size() != 1 {
+		t.Errorf("%d inodes left", table.size())
+	}
+}
+
+type fakeKernel struct {
+	told    chan uint64
+	release chan struct{}
+}
+
+func (k *fakeKernel) InodeNotify(node uint64, off, length int64) fuse.Status {
+	if off != attributes || length != 0 {
+		node = 0
+	}
+	k.told <- node
+	<-k.release
+	return fuse.OK
+}
+
+// A notification that the kernel holds up holds nobody else up, and what comes
+// meanwhile is told afterwards, once.
+func TestNotifier(t *testing.T) {
+	table := newInodeTable(handle.Handle{Type: 1, Bytes: "root"})
+	a, b := table.enter(entryOf("a")), table.enter(entryOf("b"))
+	k := &fakeKernel{told: make(chan uint64), release: make(chan struct{})}
+	n := newNotifier(table, nil)
+	n.kernel = k
+	go n.run()
+	n.changed(a.handle)
+	if got := <-k.told; got != a.id {
+		t.Errorf("told %d, want %d", got, a.id)
+	}
+	n.changed(handle.Handle{Type: 1, Bytes: "unknown"})
+	n.changed(b.handle)
+	n.changed(b.handle)
+	k.release <- struct{}{}
+	if got := <-k.told; got != b.id {
+		t.Errorf("told %d, want %d", got, b.id)
+	}
+	k.release <- struct{}{}
+	n.stop()
+}
+
+func TestRequestContext(t *testing.T) {
+	sleeper := exec.Command("sleep", "1000")
+	check(t, sleeper.Start())
+	t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
+	f := unmounted(t)
+	devnull, err := os.Open("/dev/null") // a connection that does not break
+	check(t, err)
+	defer devnull.Close()
+	f.fuseFD = int(devnull.Fd())
+
+	t.Run("a signal does not end it", func(t *testing.T) {
+		interrupted := make(chan struct{})
+		r := f.request(interrupted, uint32(sleeper.Process.Pid))
+		defer r.stop()
+		close(interrupted)
+		select {
+		case <-r.Done():
+			t.Error("ended")
+		case <-time.After(2 * killPoll):
+		}
+		if r.Err() != nil {
+			t.Error(r.Err())
+		}
+	})
+	t.Run("a thread that is gone ends it", func(t *testing.T) {
+		interrupted := make(chan struct{})
+		gone := exec.Command("true")
+		check(t, gone.Run())
+		r := f.request(interrupted, uint32(gone.Process.Pid))
+		defer r.stop()
+		close(interrupted)
+		<-r.Done()
+		if errnoOf(r.Err()) != unix.EINTR {
+			t.Error(r.Err())
+		}
+	})
+	t.Run("a broken connection ends it", func(t *testing.T) {
+		var pipe [2]int
+		check(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
+		check(t, unix.Close(pipe[0])) // now the other end polls POLLERR
+		defer unix.Close(pipe[1])
+		broken := unmounted(t)
+		broken.fuseFD = pipe[1]
+		interrupted := make(chan struct{})
+		close(interrupted)
+		r := broken.request(interrupted, 0)
+		defer r.stop()
+		<-r.Done()
+	})
+	t.Run("nobody waits", func(t *testing.T) {
+		r := f.request(nil, 1)
+		if r.Err() != nil || r.inner != nil {
+			t.Error("it costs something")
+		}
+		r.stop()
+	})
+	t.Run("its handler ends it", func(t *testing.T) {
+		r := f.request(nil, 1)
+		done := r.Done()
+		r.stop()
+		<-done
+	})
+}
+
+func TestParseMount(t *testing.T) {
+	line := `36 35 0:53 / /mnt/a\040b rw,nosuid shared:1 master:2 - fuse.tierfs vol\134ume rw,user_id=0`
+	got, ok := parseMount(line)
+	if want := (mountLine{"0:53", "/mnt/a b", "fuse.tierfs", `vol\ume`}); !ok || got != want {
+		t.Errorf("got %+v", got)
+	}
+	for _, bad := range []string{"", "36 35 0:53 / /mnt rw", "- fuse x", "a b c d e f - fuse"} {
+		if m, ok := parseMount(bad); ok {
+			t.Errorf("%q: %+v", bad, m)
+		}
+	}
+}
+
+func TestFlagsBelow(t *testing.T) {
+	for flags, want := range map[uint32]int{
+		unix.O_RDONLY:                                 unix.O_RDONLY,
+		unix.O_WRONLY | unix.O_APPEND:                 unix.O_RDWR,
+		unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC:     unix.O_RDWR,
+		unix.O_RDWR | unix.O_DIRECT | unix.O_EXCL:     unix.O_RDWR,
+		unix.O_WRONLY | unix.O_SYNC:                   unix.O_RDWR | unix.O_SYNC,
+		unix.O_WRONLY | unix.O_DSYNC | unix.O_NOATIME: unix.O_RDWR | unix.O_DSYNC,
+	} {
+		if got := flagsBelow(flags); got != want|unix.O_NOFOLLOW|unix.O_CLOEXEC {
+			t.Errorf("%#o: got %#o", flags, got)
+		}
+	}
+}
