@@ -198,6 +198,7 @@ func (b *Background) unclaimed(err error) {
 	}
 	b.askError = err
 	b.mu.Unlock()
+	b.changed.fire()
 	if first {
 		b.opt.Log.Warn("the store cannot say who owns the volume; uploads, evictions and deletions wait", "err", err)
 	}
@@ -226,7 +227,29 @@ func backoff(n int, most time.Duration) time.Duration {
 	return min(100*time.Millisecond<<min(n, 30), most)
 }
 
-// reached wraps what a caller of EvictNow must hear while nothing may be done.
+// admit waits until the store has been asked once for the owner.
+func (b *Background) admit(ctx context.Context) error {
+	for {
+		changed := b.changed.wait()
+		err := b.barred()
+		b.mu.Lock()
+		failed := b.askError
+		b.mu.Unlock()
+		switch {
+		case err == nil, errors.Is(err, ErrStopped), errors.Is(err, ErrPaused), errors.Is(err, tier.ErrNotOwner):
+			return err
+		case failed != nil:
+			return fmt.Errorf("%w: %w", err, failed)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+// barred says why nothing may be done now.
 func (b *Background) barred() error {
 	select {
 	case <-b.stopped:

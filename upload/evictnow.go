@@ -53,7 +53,7 @@ const (
 // mount does not own it, or with ctx's; the Result then says what was done.
 func (b *Background) EvictNow(ctx context.Context, topics func(string) bool, all bool, progress func(Step)) (Result, error) {
 	r := &request{b: b, began: time.Now(), progress: progress, result: Result{Stayed: map[layout.Reason]Amount{}}}
-	if err := b.barred(); err != nil {
+	if err := b.admit(ctx); err != nil {
 		return r.result, err
 	}
 	r.collect(topics, all)
@@ -94,8 +94,9 @@ type request struct {
 
 // target is a partition with the segments that are to go.
 type target struct {
-	p    *tier.Partition
-	rest []wanted // oldest first
+	p     *tier.Partition
+	rest  []wanted      // oldest first
+	stuck layout.Reason // why the first of rest stays
 }
 
 type wanted struct {
@@ -169,7 +170,7 @@ func (r *request) step(action string, t *target, s tier.Segment, bytes int64) {
 	}
 }
 
-// advance takes a target as far as it goes now; true: nothing of it is left.
+// advance takes a target as far as it goes now; true: it needs no more looks.
 func (r *request) advance(ctx context.Context, t *target, pass *pass) bool {
 	segs := map[uint64]tier.Segment{}
 	for _, s := range t.p.Segments() {
@@ -177,30 +178,60 @@ func (r *request) advance(ctx context.Context, t *target, pass *pass) bool {
 	}
 	for i := range t.rest {
 		w := &t.rest[i]
-		if s, ok := segs[w.start]; ok && s.File == w.file && s.Held() && !w.uploaded {
+		if s, ok := w.in(segs); ok && s.Held() && !w.uploaded {
 			w.uploaded = true
 			r.result.Uploaded.add(w.bytes)
 			r.step("upload", t, s, w.bytes)
 		}
 	}
-	for len(t.rest) > 0 && ctx.Err() == nil {
+	for t.stuck == "" && len(t.rest) > 0 && ctx.Err() == nil {
 		w := t.rest[0]
-		s, ok := segs[w.start]
-		if ok && s.File == w.file {
+		if s, ok := w.in(segs); ok {
 			why, wait := r.evict(ctx, t, s, pass)
 			if wait {
 				return false
 			}
-			if why != "" {
-				r.giveUp(t, segs, why)
-				return true
+			if t.stuck = why; why != "" {
+				break
 			}
 			r.result.Evicted.add(w.bytes)
 			r.step("evict", t, s, w.bytes)
 		}
 		t.rest = t.rest[1:] // else the broker has deleted it
 	}
+	if t.stuck != "" {
+		if r.uploading(t, segs) {
+			return false
+		}
+		r.giveUp(t, segs)
+		return true
+	}
 	return len(t.rest) == 0
+}
+
+// in finds the wanted segment among those of now.
+func (w wanted) in(segs map[uint64]tier.Segment) (tier.Segment, bool) {
+	s, ok := segs[w.start]
+	return s, ok && s.File == w.file
+}
+
+// uploading reports whether segments that cannot be evicted are still on their way
+// to the store.
+func (r *request) uploading(t *target, segs map[uint64]tier.Segment) bool {
+	for _, w := range t.rest {
+		s, ok := w.in(segs)
+		if !ok || s.State != tier.Local {
+			continue
+		}
+		why, final := r.b.uploader.gaveUp(t.p, s, r.began, refusedLong)
+		switch {
+		case !final:
+			return true
+		case why != tier.ReasonNotWhole && why != tier.ReasonTooLarge:
+			return false // those behind wait for this one
+		}
+	}
+	return false
 }
 
 // evict makes one segment remote; why: it stays; wait: it is not decided yet.
@@ -227,14 +258,13 @@ func (r *request) evict(ctx context.Context, t *target, s tier.Segment, pass *pa
 	return why, why != "" && s.File.State() == tier.Local
 }
 
-// giveUp counts what stays of a target: its first segment for the reason why, each
-// one behind for its own, or because of the first.
-func (r *request) giveUp(t *target, segs map[uint64]tier.Segment, why layout.Reason) {
-	r.stays(why, t.rest[0].bytes)
+// giveUp counts what stays of a target: its first segment for the reason that it is
+// stuck for, each one behind for its own, or because of the first.
+func (r *request) giveUp(t *target, segs map[uint64]tier.Segment) {
+	r.stays(t.stuck, t.rest[0].bytes)
 	reasons := r.b.reasons(t.p)
 	for _, w := range t.rest[1:] {
-		s, ok := segs[w.start]
-		if !ok || s.File != w.file {
+		if _, ok := w.in(segs); !ok {
 			continue
 		}
 		own := reasons[w.start]

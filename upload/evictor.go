@@ -189,10 +189,10 @@ func (b *Background) evict(ctx context.Context, p *tier.Partition, s tier.Segmen
 		b.opt.Metrics.Evicted(s.Record.Size)
 		b.opt.Log.Debug("evicted", "partition", p.Path(), "segment", s.Name(), "bytes", s.Record.Size)
 		return "", nil
-	case errors.As(err, &refused) && refused.Reason == tier.ReasonRemote:
+	case !errors.As(err, &refused):
+		return "", err
+	case refused.Reason == tier.ReasonRemote, s.File.State() == tier.Remote:
 		return "", nil
-	case errors.As(err, &refused):
-		return refused.Reason, nil
 	}
-	return "", err
+	return refused.Reason, nil
 }

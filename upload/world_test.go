@@ -30,6 +30,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // Each test segment has perSegment records.
 const perSegment = 10
 
+// segmentSize is its size in bytes.
+var segmentSize = func() int64 {
+	log, _, _ := segmenttest.Kafka(0, 2, perSegment/2, 1000)
+	return int64(len(log))
+}()
+
 // world is a source directory as Kafka left it, a store, and the background of the
 // volume on top. Everything runs in a bubble with a fake clock, which stands a
 // year behind the records of segmenttest.
@@ -109,7 +115,7 @@ func (w *world) fill(dir string, sealed int) []uint64 {
 	starts := make([]uint64, sealed)
 	for i := range sealed {
 		starts[i] = uint64(i * perSegment)
-		log, index, _ := segmenttest.Kafka(starts[i], 2, perSegment/2, 100)
+		log, index, _ := segmenttest.Kafka(starts[i], 2, perSegment/2, 1000)
 		w.write(logName(dir, starts[i]), log)
 		w.write(strings.TrimSuffix(logName(dir, starts[i]), ".log")+".index", index)
 	}
@@ -284,6 +290,13 @@ func (r *recorder) all() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.keys)
+}
+
+// times are those of all puts.
+func (r *recorder) times() []time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.at)
 }
 
 // logs are the puts of segments: partition directory and start of each.
