@@ -95,7 +95,7 @@ func (s *Store) failure(ctx context.Context, op, key string, err error) error {
 	if status == 0 {
 		return fmt.Errorf("%s: %w", what, s.network(err))
 	}
-	kind, text := s.answer(status, err)
+	text, kind := s.answer(status, err)
 	err = fmt.Errorf("%s: %w: %s", what, kind, text)
 	return objstore.WithRetryAfter(err, parseRetryAfter(header.Get("Retry-After")))
 }
@@ -111,7 +111,7 @@ func response(err error) (int, http.Header) {
 }
 
 // answer classifies what the store said: by its code, then by the status.
-func (s *Store) answer(status int, err error) (kind error, text string) {
+func (s *Store) answer(status int, err error) (text string, kind error) {
 	code, message := "", ""
 	if api, ok := errors.AsType[smithy.APIError](err); ok {
 		code, message = api.ErrorCode(), oneLine(api.ErrorMessage())
@@ -130,29 +130,29 @@ func (s *Store) answer(status int, err error) (kind error, text string) {
 		if c.hint != "" {
 			text = c.hint + ": " + text
 		}
-		return c.kind, text
+		return text, c.kind
 	}
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return objstore.ErrAuth, text
+		return text, objstore.ErrAuth
 	case status == http.StatusMovedPermanently, status == http.StatusTemporaryRedirect, status == http.StatusFound:
-		return objstore.ErrConfig, "store.s3.region or store.s3.endpoint: the bucket is elsewhere: " + text
+		return "store.s3.region or store.s3.endpoint: the bucket is elsewhere: " + text, objstore.ErrConfig
 	case status == http.StatusTooManyRequests:
-		return objstore.ErrThrottled, text
+		return text, objstore.ErrThrottled
 	case status == http.StatusPreconditionFailed:
-		return objstore.ErrExists, text
+		return text, objstore.ErrExists
 	case status == http.StatusRequestedRangeNotSatisfiable:
-		return objstore.ErrRange, text
+		return text, objstore.ErrRange
 	case status == http.StatusNotImplemented, status == http.StatusMethodNotAllowed:
-		return objstore.ErrUnsupported, "store.s3.endpoint: is this an S3 endpoint? " + text
+		return "store.s3.endpoint: is this an S3 endpoint? " + text, objstore.ErrUnsupported
 	case status == http.StatusRequestTimeout, status >= 500:
-		return objstore.ErrTransient, text
+		return text, objstore.ErrTransient
 	case status == http.StatusNotFound:
-		return objstore.ErrTransient, "store.s3.endpoint: is this an S3 endpoint? " + text
+		return "store.s3.endpoint: is this an S3 endpoint? " + text, objstore.ErrTransient
 	case status < 300:
-		return objstore.ErrConfig, "store.s3.endpoint: the answer is not S3's: " + text
+		return "store.s3.endpoint: the answer is not S3's: " + text, objstore.ErrConfig
 	}
-	return errRefused, text
+	return text, errRefused
 }
 
 var errRefused = errors.New("the store refused the request")

@@ -66,6 +66,10 @@ func checkRange(out *s3.GetObjectOutput, key string, off, n int64) error {
 	if status := statusOf(out.ResultMetadata); status != http.StatusPartialContent {
 		return fmt.Errorf("get %s: %w: the answer to a ranged GET is %d, not 206", key, objstore.ErrUnsupported, status)
 	}
+	return checkContentRange(out, key, off, n)
+}
+
+func checkContentRange(out *s3.GetObjectOutput, key string, off, n int64) error {
 	var first, last, total int64
 	got := aws.ToString(out.ContentRange)
 	if _, err := fmt.Sscanf(got, "bytes %d-%d/%d", &first, &last, &total); err != nil {

@@ -40,7 +40,8 @@ func harm(rule types.LifecycleRule, prefix string) string {
 	if rule.Status != types.ExpirationStatusEnabled {
 		return ""
 	}
-	below := aws.ToString(rule.Prefix) //nolint:staticcheck // old rules have it here
+	//lint:ignore SA1019 rules that were made long ago have their prefix here
+	below := aws.ToString(rule.Prefix)
 	if rule.Filter != nil {
 		below = aws.ToString(rule.Filter.Prefix)
 		if rule.Filter.And != nil {

@@ -8,7 +8,9 @@
 //
 // An object is one PUT with an exact Content-Length, an unsigned payload and the
 // header x-amz-checksum-crc64nvme, so the store can refuse what was damaged on the
-// way. Metadata are x-amz-meta-* headers. Nothing is kept on local disk.
+// way. (The length alone does not protect: versitygw takes a request whose
+// connection ended early for whole, and only the checksum stops it.) Metadata are
+// x-amz-meta-* headers. Nothing is kept on local disk.
 //
 // Keys that no store could tell apart are refused by objstore.CheckKey. Stores
 // that keep objects in a file system (versitygw, for one) cannot hold a key that

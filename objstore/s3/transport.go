@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"golang.org/x/sys/unix"
@@ -76,20 +77,26 @@ func userTimeout(_, _ string, c syscall.RawConn) error {
 	return err
 }
 
+// certificates returns the system's certificates and those of file, or of the file
+// that AWS_CA_BUNDLE names; nil for the system's alone.
 func certificates(file string) (*x509.CertPool, error) {
+	name := "store.ca_file"
 	if file == "" {
-		return nil, nil // the system's
+		name, file = "AWS_CA_BUNDLE", os.Getenv("AWS_CA_BUNDLE")
+	}
+	if file == "" {
+		return nil, nil
 	}
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("store.ca_file: %w", err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	pool, err := x509.SystemCertPool()
 	if err != nil {
 		pool = x509.NewCertPool()
 	}
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("store.ca_file: %s holds no PEM certificate", file)
+		return nil, fmt.Errorf("%s: %s holds no PEM certificate", name, file)
 	}
 	return pool, nil
 }
@@ -105,7 +112,10 @@ func awsConfig(ctx context.Context, cfg Config, pool *http.Transport) (aws.Confi
 	}
 	opts := []func(*config.LoadOptions) error{
 		config.WithRegion(cfg.Region),
-		config.WithHTTPClient(&http.Client{Transport: pool}),
+		config.WithHTTPClient(awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) {
+			t.Proxy = pool.Proxy
+			t.TLSClientConfig.RootCAs = pool.TLSClientConfig.RootCAs
+		})),
 		config.WithCredentialsCacheOptions(func(o *aws.CredentialsCacheOptions) {
 			o.ExpiryWindow = 5 * time.Minute
 			o.ExpiryWindowJitterFrac = 0.5
