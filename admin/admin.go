@@ -17,8 +17,8 @@
 //
 // On the socket: HTTP with JSON bodies. GET /status (topics=true for the list
 // of topics), GET /segments?partition=PATH, POST /pause, /resume, /unmount, and
-// POST /evict, which answers with one JSON value a line: EvictLine. An error is
-// {"error": "one line"} with a status of 4xx or 5xx.
+// POST /evict and /check, which answer with one JSON value a line: Line. An
+// error is {"error": "one line"} with a status of 4xx or 5xx.
 package admin
 
 import (
@@ -43,6 +43,9 @@ type Daemon interface {
 	// Evict uploads and evicts what is due, and returns when that is done or ctx
 	// ends. progress is called for each step, by one goroutine at a time.
 	Evict(ctx context.Context, what EvictRequest, progress func(EvictStep)) (EvictResult, error)
+	// Check looks for what is wrong with the records and their objects; report
+	// and progress are called by one goroutine at a time.
+	Check(ctx context.Context, report func(Finding), progress func(Progress)) (CheckResult, error)
 	// Pause stops uploads, evictions and deletions, or lets them go on.
 	Pause(paused bool)
 	// Unmount unmounts if nobody is in the mount, or says who is (ErrBusy).
@@ -163,10 +166,34 @@ type Stayed struct {
 	Bytes    int64  `json:"bytes"`
 }
 
-// EvictLine is one line of the answer to POST /evict: steps, and one result or
-// error at the end.
-type EvictLine struct {
-	Step   *EvictStep   `json:"step,omitempty"`
-	Result *EvictResult `json:"result,omitempty"`
-	Error  string       `json:"error,omitempty"`
+// Finding is something that is wrong.
+type Finding struct {
+	Path    string `json:"path"`    // below the source
+	Problem string `json:"problem"` // what is wrong
+	Remedy  string `json:"remedy"`  // what to do
+}
+
+// Progress is how far a check has come.
+type Progress struct {
+	Done  int64 `json:"done"`
+	Total int64 `json:"total"`
+}
+
+// CheckResult is the end of a check.
+type CheckResult struct {
+	Partitions int64 `json:"partitions"`
+	Records    int64 `json:"records"` // markers that were read
+	Objects    int64 `json:"objects"` // objects that were looked for in the store
+	Findings   int64 `json:"findings"`
+}
+
+// Line is one line of the answer to POST /evict or /check: any number of steps,
+// findings and progress, and one result or error at the end.
+type Line struct {
+	Step     *EvictStep   `json:"step,omitempty"`
+	Finding  *Finding     `json:"finding,omitempty"`
+	Progress *Progress    `json:"progress,omitempty"`
+	Evicted  *EvictResult `json:"evicted,omitempty"`
+	Checked  *CheckResult `json:"checked,omitempty"`
+	Error    string       `json:"error,omitempty"`
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,8 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
-
-	"github.com/tierfs/tierfs/metrics"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -58,6 +54,12 @@ func (f *fake) Segments(partition string) ([]Segment, error) {
 func (f *fake) Evict(ctx context.Context, what EvictRequest, progress func(EvictStep)) (EvictResult, error) {
 	f.note("evict %s %v", what.Topic, what.All)
 	return f.evict(ctx, progress)
+}
+
+func (f *fake) Check(_ context.Context, report func(Finding), progress func(Progress)) (CheckResult, error) {
+	report(Finding{Path: "orders-0/x.remote", Problem: "wrong magic"})
+	progress(Progress{1, 2})
+	return CheckResult{Records: 2, Findings: 1}, nil
 }
 
 func (f *fake) Pause(paused bool) { f.note("pause %v", paused) }
@@ -114,6 +116,13 @@ func TestCommands(t *testing.T) {
 		_, err := c.Segments(ctx, "a b&c-0")
 		if !errors.Is(err, ErrNotFound) || !strings.HasPrefix(err.Error(), "a b&c-0: no partition") {
 			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("check", func(t *testing.T) {
+		var got []string
+		result, err := c.Check(ctx, func(f Finding) { got = append(got, f.Problem) }, func(p Progress) { got = append(got, fmt.Sprint(p)) })
+		if err != nil || result.Findings != 1 || strings.Join(got, ",") != "wrong magic,{1 2}" {
+			t.Errorf("got %v, %v, %v", got, result, err)
 		}
 	})
 	t.Run("pause", func(t *testing.T) {
@@ -190,20 +199,23 @@ func TestEvict(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("ends with its client", func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		f.evict = func(ctx context.Context, progress func(EvictStep)) (EvictResult, error) {
-			defer close(ended)
-			progress(EvictStep{})
-			<-ctx.Done()
-			return EvictResult{}, ctx.Err()
-		}
-		if _, err := c.Evict(ctx, EvictRequest{}, func(EvictStep) { cancel() }); err == nil {
-			t.Error("no error")
-		}
-		<-ended
-	})
+}
+
+func TestEvictEndsWithItsClient(t *testing.T) {
+	f := &fake{}
+	_, c := start(t, f, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	f.evict = func(ctx context.Context, progress func(EvictStep)) (EvictResult, error) {
+		defer close(ended)
+		progress(EvictStep{})
+		<-ctx.Done()
+		return EvictResult{}, ctx.Err()
+	}
+	if _, err := c.Evict(ctx, EvictRequest{}, func(EvictStep) { cancel() }); err == nil {
+		t.Error("no error")
+	}
+	<-ended
 }
 
 func TestCloseEndsEvictions(t *testing.T) {
@@ -301,6 +313,9 @@ func TestSocket(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+func TestSocketEnds(t *testing.T) {
 	t.Run("gone after Close", func(t *testing.T) {
 		dir := t.TempDir()
 		s, err := Start(Options{Daemon: &fake{}, RunDir: dir, Volume: volume, Log: slog.New(slog.DiscardHandler)})
@@ -338,52 +353,4 @@ func TestSocket(t *testing.T) {
 			t.Errorf("the control socket is left behind: %v", err)
 		}
 	})
-}
-
-func get(t *testing.T, s *Server, path string) (int, string) {
-	t.Helper()
-	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := c.Get("http://" + s.Address() + path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(body)
-}
-
-func TestListener(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	metrics.New(reg).Upload.Evicted(10)
-	ready := errors.New("not mounted")
-	f := &fake{}
-	s, _ := start(t, f, func(o *Options) {
-		o.Listen, o.Metrics, o.Ready = "127.0.0.1:0", reg, func() error { return ready }
-	})
-	for path, want := range map[string]struct {
-		code int
-		body string
-	}{
-		"/metrics":    {200, "tierfs_evictions_total 1\n"},
-		"/healthz":    {200, "ok\n"},
-		"/readyz":     {503, "not mounted\n"},
-		"/api/status": {200, `"pid":0`},
-		"/status":     {404, ""},
-		"/evict":      {404, ""},
-		"/pause":      {404, ""},
-		"/unmount":    {404, ""},
-	} {
-		t.Run(path, func(t *testing.T) {
-			if code, body := get(t, s, path); code != want.code || !strings.Contains(body, want.body) {
-				t.Errorf("got %d %s", code, body)
-			}
-		})
-	}
-	ready = nil
-	if code, body := get(t, s, "/readyz"); code != 200 || body != "ready\n" {
-		t.Errorf("got %d %s", code, body)
-	}
 }

@@ -120,24 +120,52 @@ func (c *Client) Evict(ctx context.Context, what EvictRequest, progress func(Evi
 	if err != nil {
 		return EvictResult{}, err
 	}
-	resp, err := c.send(ctx, http.MethodPost, "/evict", bytes.NewReader(body))
+	last, err := c.stream(ctx, "/evict", bytes.NewReader(body), func(l Line) {
+		if l.Step != nil {
+			progress(*l.Step)
+		}
+	})
 	if err != nil {
 		return EvictResult{}, err
+	}
+	return *last.Evicted, nil
+}
+
+// Check asks for a check of records and objects.
+func (c *Client) Check(ctx context.Context, report func(Finding), progress func(Progress)) (CheckResult, error) {
+	last, err := c.stream(ctx, "/check", nil, func(l Line) {
+		if l.Finding != nil {
+			report(*l.Finding)
+		}
+		if l.Progress != nil {
+			progress(*l.Progress)
+		}
+	})
+	if err != nil {
+		return CheckResult{}, err
+	}
+	return *last.Checked, nil
+}
+
+// stream calls each for every line but the last, which it returns.
+func (c *Client) stream(ctx context.Context, path string, body io.Reader, each func(Line)) (Line, error) {
+	resp, err := c.send(ctx, http.MethodPost, path, body)
+	if err != nil {
+		return Line{}, err
 	}
 	defer resp.Body.Close()
 	lines := json.NewDecoder(resp.Body)
 	for {
-		var l EvictLine
+		var l Line
 		switch err := lines.Decode(&l); {
 		case err != nil:
-			return EvictResult{}, fmt.Errorf("%s: the daemon went away: %w", c.socket, err)
+			return Line{}, fmt.Errorf("%s: the daemon went away: %w", c.socket, err)
 		case l.Error != "":
-			return EvictResult{}, errors.New(l.Error)
-		case l.Result != nil:
-			return *l.Result, nil
-		case l.Step != nil:
-			progress(*l.Step)
+			return Line{}, errors.New(l.Error)
+		case l.Evicted != nil || l.Checked != nil:
+			return l, nil
 		}
+		each(l)
 	}
 }
 

@@ -126,6 +126,7 @@ func (s *Server) control() http.Handler {
 		writeJSON(w, struct{}{})
 	})
 	mux.HandleFunc("POST /evict", s.evict)
+	mux.HandleFunc("POST /check", s.check)
 	return mux
 }
 
@@ -136,21 +137,37 @@ func (s *Server) evict(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	line := stream(w)
+	result, err := s.daemon.Evict(r.Context(), what, func(step EvictStep) { line(Line{Step: &step}) })
+	if err != nil {
+		line(Line{Error: err.Error()})
+		return
+	}
+	line(Line{Evicted: &result})
+}
+
+// check streams the findings and then the result.
+func (s *Server) check(w http.ResponseWriter, r *http.Request) {
+	line := stream(w)
+	result, err := s.daemon.Check(r.Context(),
+		func(f Finding) { line(Line{Finding: &f}) }, func(p Progress) { line(Line{Progress: &p}) })
+	if err != nil {
+		line(Line{Error: err.Error()})
+		return
+	}
+	line(Line{Checked: &result})
+}
+
+// stream returns what sends one line at once. That the client is gone is seen
+// by the request's context.
+func stream(w http.ResponseWriter) func(Line) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := json.NewEncoder(w)
 	flush := http.NewResponseController(w)
-	line := func(l EvictLine) {
-		// An error here means that the client is gone; the request's context
-		// has ended then, and the eviction with it.
+	return func(l Line) {
 		_ = out.Encode(l)
 		_ = flush.Flush()
 	}
-	result, err := s.daemon.Evict(r.Context(), what, func(step EvictStep) { line(EvictLine{Step: &step}) })
-	if err != nil {
-		line(EvictLine{Error: err.Error()})
-		return
-	}
-	line(EvictLine{Result: &result})
 }
 
 func writeJSON(w http.ResponseWriter, v any) {

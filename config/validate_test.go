@@ -2,21 +2,52 @@ package config
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// TestWrong has one row for each way to be wrong: what is in the file, the
-// environment or a flag, and the whole of the one line that says so.
+// wrongSetting is one way to be wrong.
+type wrongSetting struct {
+	file string
+	env  string
+	flag Setting
+	want string // the whole of the one line that says so
+}
+
+// TestWrong has a row for each way to be wrong: in the file, the environment or a flag.
 func TestWrong(t *testing.T) {
-	for name, tc := range map[string]struct {
-		file string
-		env  string
-		flag Setting
-		want string
-	}{
+	for name, tc := range wrongs() {
+		t.Run(name, func(t *testing.T) {
+			in := Input{File: writeFile(t, tc.file), Env: []string{tc.env}}
+			if tc.flag.Path != "" {
+				in.Flags = []Setting{tc.flag}
+			}
+			c, err := Load(in)
+			if err == nil {
+				err = c.Validate()
+			}
+			var e *Error
+			if !errors.As(err, &e) {
+				t.Fatalf("got %v, want an *Error", err)
+			}
+			if got := strings.ReplaceAll(err.Error(), in.File, "FILE"); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func wrongs() map[string]wrongSetting {
+	all := wrongSources()
+	maps.Copy(all, wrongValues())
+	return all
+}
+
+func wrongSources() map[string]wrongSetting {
+	return map[string]wrongSetting{
 		"unit": {
 			file: "[fetch]\n\nbusy_timeout = \"300 msec\"\n",
 			want: `FILE:3: fetch.busy_timeout = 300 msec has the unknown unit "msec": write it like "300 ms", "5 s", "10 m" or "1 d"`,
@@ -105,6 +136,11 @@ func TestWrong(t *testing.T) {
 			file: "[store.s3]\nsecret_key = 12345\n",
 			want: `FILE:2: store.s3.secret_key = *** is not a string in quotes: write it in quotes`,
 		},
+	}
+}
+
+func wrongValues() map[string]wrongSetting {
+	return map[string]wrongSetting{
 		"chunk size not a multiple": {
 			file: "[cache]\nchunk_size = \"5 MB\"\n",
 			want: `FILE:2: cache.chunk_size = "5 MB" is not a multiple of 4096: use whole MiB`,
@@ -173,24 +209,6 @@ func TestWrong(t *testing.T) {
 			file: "[admin]\nlisten = \"9464\"\n",
 			want: `FILE:2: admin.listen = "9464" is no address: write it like "127.0.0.1:9464", or "" for none`,
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			in := Input{File: writeFile(t, tc.file), Env: []string{tc.env}}
-			if tc.flag.Path != "" {
-				in.Flags = []Setting{tc.flag}
-			}
-			c, err := Load(in)
-			if err == nil {
-				err = c.Validate()
-			}
-			var e *Error
-			if !errors.As(err, &e) {
-				t.Fatalf("got %v, want an *Error", err)
-			}
-			if got := strings.ReplaceAll(err.Error(), in.File, "FILE"); got != tc.want {
-				t.Errorf("got  %s\nwant %s", got, tc.want)
-			}
-		})
 	}
 }
 
@@ -218,24 +236,25 @@ func TestCheckStore(t *testing.T) {
 	}
 }
 
-func TestResolve(t *testing.T) {
+// mountAt is a source, a directory elsewhere, and a way to resolve the paths of a mount of the source.
+func mountAt(t *testing.T) (source, elsewhere string, resolve func(change func(c *Config)) (*Config, error)) {
 	dir := t.TempDir()
-	source, elsewhere := filepath.Join(dir, "source"), filepath.Join(dir, "elsewhere")
+	source, elsewhere = filepath.Join(dir, "source"), filepath.Join(dir, "elsewhere")
 	for _, d := range []string{source, elsewhere} {
 		if err := os.Mkdir(d, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	link := filepath.Join(dir, "link")
-	if err := os.Symlink(source, link); err != nil {
-		t.Fatal(err)
-	}
-	resolve := func(change func(c *Config)) (*Config, error) {
+	return source, elsewhere, func(change func(c *Config)) (*Config, error) {
 		c := Default()
 		c.Mount.Source = source
 		change(c)
 		return c, c.Resolve()
 	}
+}
+
+func TestResolve(t *testing.T) {
+	source, elsewhere, resolve := mountAt(t)
 	t.Run("defaults", func(t *testing.T) {
 		c, err := resolve(func(*Config) {})
 		if err != nil {
@@ -262,6 +281,14 @@ func TestResolve(t *testing.T) {
 				t.Errorf("refused: %v", err)
 			}
 		})
+	}
+}
+
+func TestResolveRefuses(t *testing.T) {
+	source, elsewhere, resolve := mountAt(t)
+	link := filepath.Join(elsewhere, "link")
+	if err := os.Symlink(source, link); err != nil {
+		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*Config){
 		"cache in the source":         func(c *Config) { c.Cache.Path = source + "/cache" },

@@ -137,12 +137,15 @@ func TestCheckFindsNothing(t *testing.T) {
 	}
 }
 
-func TestCheckFinds(t *testing.T) {
+// damage is what can happen to a source or its store, and what a check says of it.
+type damage struct {
+	damage func(c *checked)
+	want   string
+}
+
+func damages() map[string]damage {
 	const remote = "orders-0/00000000000000000000.remote"
-	for name, tc := range map[string]struct {
-		damage func(c *checked)
-		want   string
-	}{
+	return map[string]damage{
 		"a damaged marker": {
 			func(c *checked) { c.write(remote, strings.Repeat("x", marker.Size)) },
 			remote + ": is no valid marker: ",
@@ -187,7 +190,11 @@ func TestCheckFinds(t *testing.T) {
 			func(c *checked) { c.put(c.key(c.remote)+".log", 99) },
 			".log has 99 bytes; it should have 100",
 		},
-	} {
+	}
+}
+
+func TestCheckFinds(t *testing.T) {
+	for name, tc := range damages() {
 		t.Run(name, func(t *testing.T) {
 			c := newChecked(t)
 			tc.damage(c)

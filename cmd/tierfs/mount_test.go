@@ -20,16 +20,7 @@ func TestLife(t *testing.T) {
 	w := newWorld(t, 4)
 	w.mount()
 	w.readBack()
-	t.Run("status", func(t *testing.T) {
-		s := w.status()
-		if s.PID != w.daemon.cmd.Process.Pid || s.Holder.Kind != "none" || s.Writes != "through" || s.Layout != "kafka" ||
-			!s.Store.Reachable || s.Store.Backend != "fs" || s.Mountpoint != w.source || len(s.Volume) != 32 {
-			t.Errorf("got %+v", s)
-		}
-		if out := w.must("status", "--topics", w.source); !strings.Contains(out, "orders  ") || !strings.Contains(out, "reachable") {
-			t.Errorf("got %s", out)
-		}
-	})
+	t.Run("status", func(t *testing.T) { statusOfNew(t, w) })
 	t.Run("the source is closed, the mount is not", func(t *testing.T) {
 		info, err := os.Stat(w.source)
 		if err != nil || info.Mode().Perm() != 0o755 {
@@ -52,20 +43,7 @@ func TestLife(t *testing.T) {
 		}
 		w.readBack()
 	})
-	t.Run("ls", func(t *testing.T) {
-		var list []admin.Segment
-		if err := json.Unmarshal([]byte(w.must("ls", "--json", w.source+"/orders-0")), &list); err != nil {
-			t.Fatal(err)
-		}
-		if len(list) != 4 || list[0].State != "remote" || list[0].End == nil || list[3].State != "active" || list[3].Why != "active" {
-			t.Errorf("got %+v", list)
-		}
-		if int(list[0].Size) != len(w.logs["orders-0/"+list[0].Stem+".log"]) {
-			t.Errorf("the size is %d", list[0].Size)
-		}
-		w.fails(1, []string{"orders-7", "no partition"}, "ls", w.source+"/orders-7")
-		w.fails(2, []string{"partition"}, "ls", w.source)
-	})
+	t.Run("ls", func(t *testing.T) { lsAfterEviction(t, w) })
 	t.Run("pause", func(t *testing.T) {
 		w.must("pause", w.source)
 		if !w.status().Paused {
@@ -94,6 +72,34 @@ func TestLife(t *testing.T) {
 			t.Errorf("got %s", out)
 		}
 	})
+}
+
+func statusOfNew(t *testing.T, w *world) {
+	t.Helper()
+	s := w.status()
+	if s.PID != w.daemon.cmd.Process.Pid || s.Holder.Kind != "none" || s.Writes != "through" || s.Layout != "kafka" ||
+		!s.Store.Reachable || s.Store.Backend != "fs" || s.Mountpoint != w.source || len(s.Volume) != 32 {
+		t.Errorf("got %+v", s)
+	}
+	if out := w.must("status", "--topics", w.source); !strings.Contains(out, "orders  ") || !strings.Contains(out, "reachable") {
+		t.Errorf("got %s", out)
+	}
+}
+
+func lsAfterEviction(t *testing.T, w *world) {
+	t.Helper()
+	var list []admin.Segment
+	if err := json.Unmarshal([]byte(w.must("ls", "--json", w.source+"/orders-0")), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != 4 || list[0].State != "remote" || list[0].End == nil || list[3].State != "active" || list[3].Why != "active" {
+		t.Errorf("got %+v", list)
+	}
+	if int(list[0].Size) != len(w.logs["orders-0/"+list[0].Stem+".log"]) {
+		t.Errorf("the size is %d", list[0].Size)
+	}
+	w.fails(1, []string{"orders-7", "no partition"}, "ls", w.source+"/orders-7")
+	w.fails(2, []string{"partition"}, "ls", w.source)
 }
 
 func TestUnmountWhileInUse(t *testing.T) {

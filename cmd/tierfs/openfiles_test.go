@@ -38,15 +38,22 @@ func hold(t *testing.T, script, file string) int {
 	return cmd.Process.Pid
 }
 
-func TestWhoUsesSource(t *testing.T) {
-	source := t.TempDir()
+// usedSource is a source with one segment.
+func usedSource(t *testing.T) (source, file string) {
+	t.Helper()
+	source = t.TempDir()
 	if err := os.MkdirAll(filepath.Join(source, "orders-0"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(source, "orders-0", "00000000000000000000.log")
+	file = filepath.Join(source, "orders-0", "00000000000000000000.log")
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return source, file
+}
+
+func TestNobodyUsesSource(t *testing.T) {
+	source, file := usedSource(t)
 	other := filepath.Join(t.TempDir(), "other")
 	if err := os.WriteFile(other, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -73,6 +80,10 @@ func TestWhoUsesSource(t *testing.T) {
 			t.Errorf("got %v, %v", u, err)
 		}
 	})
+}
+
+func TestWhoUsesSource(t *testing.T) {
+	source, file := usedSource(t)
 	t.Run("open", func(t *testing.T) {
 		pid := hold(t, `exec 3<"$1"; echo ready; read x; :`, file)
 		u, ok, err := whoUsesSource(source)

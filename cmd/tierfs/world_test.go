@@ -156,7 +156,8 @@ func (d *daemonProcess) await(t *testing.T, what string, times int) {
 // start runs `tierfs mount` and returns at once.
 func (w *world) start(args ...string) *daemonProcess {
 	w.t.Helper()
-	args = append([]string{"mount", "--store", "fs:" + w.store, "--cache-size", "64 MiB", w.source}, args...)
+	args = append([]string{"mount", "--store", "fs:" + w.store, "--cache-size", "64 MiB",
+		"--retention-default-local-retention-age", "unlimited", w.source}, args...)
 	d := &daemonProcess{cmd: exec.Command("/proc/self/exe", args...), ended: make(chan struct{}), said: make(chan struct{})}
 	d.cmd.Env = append(os.Environ(), asProgram+"=1")
 	d.cmd.Stderr = d
