@@ -44,6 +44,7 @@ type Cache struct {
 	nonce   uint64
 	scans   int              // directories of objects that are being read
 	found   []*extent        // on the disk, until walked
+	scanned map[hash]string  // directories that have been or are being read, until walked
 	access  map[uint64]int64 // the access table of the last run, until walked
 
 	queues                     [classes]list.List // of *extent
@@ -69,7 +70,7 @@ func New(o Options) (*Cache, error) {
 	c := &Cache{
 		opts: o, log: o.Log, disk: disk{o.Dir},
 		walkDone: make(chan struct{}), kick: make(chan struct{}, 1),
-		objects: map[hash]*object{}, byKey: map[string]*object{},
+		objects: map[hash]*object{}, byKey: map[string]*object{}, scanned: map[hash]string{},
 		buffers: newBuffers(o.FirstFetch+2*grain, o.ChunkSize+o.ChunkSize/8),
 	}
 	if c.log == nil {

@@ -131,7 +131,7 @@ func TestReadBeforeWalk(t *testing.T) {
 	f.start()
 	<-f.walkDone
 	f.mu.Lock() // as if the walk had only begun
-	f.walked, f.walkDone = false, make(chan struct{})
+	f.walked, f.walkDone, f.scanned = false, make(chan struct{}), map[hash]string{}
 	f.objects, f.byKey, f.lru, f.open, f.space.used, f.space.files = map[hash]*object{}, map[string]*object{}, lru{}, nil, 0, 0
 	f.mu.Unlock()
 	f.store.reset()

@@ -67,9 +67,10 @@ func (c *Cache) advance(obj *object, o Object, off, n int64) {
 	s.ahead = until
 	if t := c.cachedTable(obj, o.Size); t != nil {
 		s.ahead = c.readAhead(obj, o, t, from, until)
-	} else {
-		c.readAheadLater(o, from, until)
+		return
 	}
+	call := c.loadTable(obj, o)
+	call.ahead = append(call.ahead, [2]int64{from, until})
 }
 
 // readAhead queues what is missing of the chunks from from to about until, and returns up to where it came before the
@@ -87,19 +88,4 @@ func (c *Cache) readAhead(obj *object, o Object, t *table, from, until int64) in
 		}
 	}
 	return until
-}
-
-// readAheadLater does the same when the object's index is not in memory.
-func (c *Cache) readAheadLater(o Object, from, until int64) {
-	obj := c.byKey[o.Key]
-	call := c.loadTable(obj, o)
-	c.wg.Go(func() {
-		<-call.done
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if obj := c.byKey[o.Key]; obj != nil && call.table != nil && !c.closed && obj.scan == nil {
-			c.readAhead(obj, o, call.table, from, until)
-			c.settle(obj)
-		}
-	})
 }

@@ -153,6 +153,8 @@ func (t *table) cost() int64 { return int64(128 + 8*(cap(t.starts)+cap(t.chunks)
 type indexCall struct {
 	done  chan struct{}
 	table *table // set before done is closed; nil: the cache was closed
+	// ahead is what is to be read ahead when the table is there. Guarded by Cache.mu.
+	ahead [][2]int64
 }
 
 // cachedTable returns the object's table if it is in memory. c.mu is held.
@@ -185,6 +187,11 @@ func (c *Cache) loadTable(obj *object, o Object) *indexCall {
 		c.mu.Lock()
 		call.table = t
 		obj.index = nil
+		for _, r := range call.ahead {
+			if t != nil && !c.closed {
+				c.readAhead(obj, o, t, r[0], r[1])
+			}
+		}
 		c.settle(obj)
 		c.mu.Unlock()
 		close(call.done)

@@ -48,7 +48,7 @@ func (c *Cache) walk() {
 		c.freed.Wait()
 	}
 	c.rank(c.found)
-	c.found, c.access = nil, nil
+	c.found, c.access, c.scanned = nil, nil, nil
 	c.walked = true
 	close(c.walkDone)
 	c.kickIfFull()
@@ -58,16 +58,14 @@ func (c *Cache) walk() {
 // adopt takes over the directory of an object, unless somebody has asked for that object already.
 func (c *Cache) adopt(h hash, dir string) {
 	c.mu.Lock()
-	obj := c.objects[h]
-	if obj != nil {
-		same := obj.dir == dir
+	if mine, ok := c.scanned[h]; ok {
 		c.mu.Unlock()
-		if !same {
+		if mine != dir {
 			c.removeAll(dir)
 		}
 		return
 	}
-	obj = &object{hash: h, dir: dir}
+	obj := &object{hash: h, dir: dir}
 	c.objects[h] = obj
 	c.beginScan(obj)
 	c.mu.Unlock()
@@ -82,7 +80,7 @@ func (c *Cache) meet(ctx context.Context, key string) error {
 	if obj == nil {
 		obj = &object{hash: h, dir: dirName(h, key)}
 		c.objects[h] = obj
-		if !c.walked {
+		if _, ok := c.scanned[h]; !ok && !c.walked {
 			c.beginScan(obj)
 			c.wg.Go(func() { c.scanObject(obj) })
 		}
@@ -113,6 +111,7 @@ func (c *Cache) meet(ctx context.Context, key string) error {
 func (c *Cache) beginScan(obj *object) {
 	obj.scan = make(chan struct{})
 	c.scans++
+	c.scanned[obj.hash] = obj.dir
 }
 
 // scanObject reads the directory of obj: chunk files become extents, everything else goes.
