@@ -181,8 +181,14 @@ func (f *File) home() (link, bool) {
 	return f.links[0], true
 }
 
+// addLink leaves a name that is known in its place: the record stands beside the
+// first.
 func (f *File) addLink(l link) {
-	f.removeLink(l)
+	for _, have := range f.links {
+		if have == l {
+			return
+		}
+	}
 	f.links = append(f.links, l)
 }
 
