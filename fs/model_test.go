@@ -21,7 +21,7 @@ import (
 const (
 	modelOps     = 4000
 	modelMaxSize = 300 << 10
-	modelFiles   = 6
+	modelFiles   = 9
 )
 
 // TestModel does random operations on a few files and compares every answer with
@@ -144,10 +144,10 @@ func (m *model) log(format string, args ...any) {
 
 func (m *model) path(name string) string { return filepath.Join(m.dir, name) }
 
-// anyName is a name that may or may not be there; half of them are segments' names.
+// anyName is a name that may or may not be there; most of them are segments' names.
 func (m *model) anyName() string {
 	i := m.rnd.IntN(modelFiles)
-	if i%2 == 0 {
+	if i%4 != 0 {
 		return fmt.Sprintf("%020d.log", i*1000)
 	}
 	return fmt.Sprintf("file%d", i)

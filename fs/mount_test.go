@@ -258,6 +258,7 @@ func runChild(what string, args []string) int {
 
 var children = map[string]func(args []string) error{
 	"lock":  lockChild,
+	"map":   mapChild,
 	"model": modelChild,
 }
 
