@@ -91,15 +91,25 @@ func (f *fixture) close() {
 	}
 }
 
-// alarming are the last lines of a broker's log that are more than information.
+// logEntry matches the first line of an entry of a broker's log; what follows until the next one belongs to it.
+var logEntry = regexp.MustCompile(`^[\d:.]+ ([A-Z]+) `)
+
+// alarming are the first and the last lines of a broker's log that are more than information.
 func alarming(log *child.Output) string {
 	var lines []string
+	keep := true // what the JVM itself says comes before any entry
 	for line := range strings.Lines(log.Text()) {
-		if !strings.Contains(line, " INFO ") {
+		if entry := logEntry.FindStringSubmatch(line); entry != nil {
+			keep = entry[1] != "INFO"
+		}
+		if keep {
 			lines = append(lines, strings.TrimRight(line, "\n"))
 		}
 	}
-	return strings.Join(lines[max(0, len(lines)-40):], "\n")
+	if len(lines) > 60 {
+		lines = slices.Concat(lines[:30], []string{fmt.Sprintf("… %d lines …", len(lines)-60)}, lines[len(lines)-30:])
+	}
+	return strings.Join(lines, "\n")
 }
 
 func (f *fixture) must(err error) {

@@ -3,6 +3,7 @@ package tierfs.driver;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -11,7 +12,9 @@ import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.LogDirDescription;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.ReplicaInfo;
+import org.apache.kafka.common.TopicPartition;
 
 /** What is asked of the broker itself: topics, log directories, and the format of a new log directory. */
 final class Cluster implements AutoCloseable {
@@ -27,9 +30,18 @@ final class Cluster implements AutoCloseable {
         admin = Admin.create(config);
     }
 
+    /**
+     * Returns when every partition answers. An idempotent producer that is faster than the broker may have its first batch refused and
+     * its second one accepted, and can then never deliver the first.
+     */
     void create(String topic, int partitions, Map<String, String> configs) throws Exception {
         NewTopic fresh = new NewTopic(topic, Optional.of(partitions), Optional.of((short) 1)).configs(configs);
         admin.createTopics(List.of(fresh)).all().get(SECONDS, TimeUnit.SECONDS);
+        Map<TopicPartition, OffsetSpec> all = new HashMap<>();
+        for (int i = 0; i < partitions; i++) {
+            all.put(new TopicPartition(topic, i), OffsetSpec.latest());
+        }
+        admin.listOffsets(all).all().get(SECONDS, TimeUnit.SECONDS);
     }
 
     void delete(String topic) throws Exception {
