@@ -63,42 +63,49 @@ func (m *tieredMount) fill(sealed, size int) {
 // tierOut uploads and evicts whatever may go, and returns how many went.
 func (m *tieredMount) tierOut() int {
 	m.t.Helper()
-	evicted := 0
+	n, err := m.tryTierOut(context.Background())
+	check(m.t, err)
+	return n
+}
+
+func (m *tieredMount) tryTierOut(ctx context.Context) (evicted int, err error) {
 	for _, p := range m.volume.Partitions() {
 		for _, s := range p.Segments() {
-			m.upload(p, s)
+			if err := m.upload(ctx, p, s); !harmless(err) {
+				return evicted, fmt.Errorf("upload %s: %w", s.Name(), err)
+			}
 		}
 		for _, s := range p.Segments() {
-			err := m.volume.Evict(m.t.Context(), p, s)
-			switch refused := (*tier.Refused)(nil); {
+			switch err := m.volume.Evict(ctx, p, s); {
 			case err == nil:
 				evicted++
-			case errors.As(err, &refused), errors.Is(err, unix.ESTALE), errors.Is(err, unix.ENOENT):
-			default:
-				m.t.Fatalf("evict %s: %v", s.Name(), err)
+			case !harmless(err):
+				return evicted, fmt.Errorf("evict %s: %w", s.Name(), err)
 			}
 		}
 	}
-	return evicted
+	return evicted, nil
 }
 
-func (m *tieredMount) upload(p *tier.Partition, s tier.Segment) {
-	m.t.Helper()
-	u, err := m.volume.Prepare(m.t.Context(), p, s)
+// harmless: the segment is not for tiering now, or it is gone meanwhile.
+func harmless(err error) bool {
 	refused, notWhole := (*tier.Refused)(nil), (*tier.NotWhole)(nil)
-	switch {
-	case errors.As(err, &refused), errors.As(err, &notWhole), errors.Is(err, unix.ESTALE), errors.Is(err, unix.ENOENT):
-		return
-	case err != nil:
-		m.t.Fatalf("prepare %s: %v", s.Name(), err)
+	return err == nil || errors.As(err, &refused) || errors.As(err, &notWhole) ||
+		errors.Is(err, unix.ESTALE) || errors.Is(err, unix.ENOENT)
+}
+
+func (m *tieredMount) upload(ctx context.Context, p *tier.Partition, s tier.Segment) error {
+	u, err := m.volume.Prepare(ctx, p, s)
+	if err != nil {
+		return err
 	}
 	defer u.Close()
 	for _, o := range u.Objects {
-		check(m.t, m.store.Put(m.t.Context(), o.Key, o.Body, objstore.PutOptions{Metadata: o.Metadata}))
+		if err := m.store.Put(ctx, o.Key, o.Body, objstore.PutOptions{Metadata: o.Metadata}); err != nil {
+			return u.Abort() // the bytes have changed under it
+		}
 	}
-	if err := u.Commit(); err != nil && !errors.As(err, &refused) {
-		m.t.Fatalf("commit %s: %v", s.Name(), err)
-	}
+	return u.Commit()
 }
 
 func TestEvictedFile(t *testing.T) {
@@ -439,19 +446,47 @@ func TestNamesDuringEvictions(t *testing.T) {
 	}
 }
 
-// The model again, while segments are uploaded and evicted all the time.
+// The model again, while segments are uploaded and evicted all the time: between
+// two operations, and during them.
 func TestModelWithEvictions(t *testing.T) {
 	for seed := range uint64(3) {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+		t.Run(fmt.Sprint("between, seed ", seed), func(t *testing.T) {
 			m := tieredTest(t)
 			evicted := 0
-			inner := *m.testMount
-			inner.mnt = m.path("t-0")
-			runModel(t, &inner, seed, modelOps, func() { evicted += m.tierOut() })
+			runModel(t, m.in("t-0"), seed, modelOps, func() { evicted += m.tierOut() })
 			if evicted == 0 {
 				t.Error("nothing was evicted")
 			}
 			t.Logf("%d evictions, %d GETs", evicted, m.store.Count("get"))
 		})
+		t.Run(fmt.Sprint("during, seed ", seed), func(t *testing.T) {
+			m := tieredTest(t)
+			ctx, stop := context.WithCancel(t.Context())
+			evicted := 0
+			ended := make(chan error)
+			go func() {
+				for ctx.Err() == nil {
+					n, err := m.tryTierOut(ctx)
+					if evicted += n; err != nil && ctx.Err() == nil {
+						ended <- err
+						return
+					}
+				}
+				ended <- nil
+			}()
+			defer func() {
+				stop()
+				check(t, <-ended)
+				t.Logf("%d evictions, %d GETs", evicted, m.store.Count("get"))
+			}()
+			runModel(t, m.in("t-0"), seed, modelOps, nil)
+		})
 	}
+}
+
+// in is the mount seen from a directory in it.
+func (m *tieredMount) in(dir string) *testMount {
+	inner := *m.testMount
+	inner.mnt = m.path(dir)
+	return &inner
 }
