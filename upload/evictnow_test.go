@@ -216,3 +216,25 @@ func TestEvictNowAtStart(t *testing.T) {
 		})
 	}
 }
+
+func TestEvictNowDoesNotPoll(t *testing.T) {
+	bubble(t, func(w *world) {
+		w.fill("a-0", 5)
+		w.checkpoint(everything)
+		g := w.gate()
+		w.open()
+		w.after(time.Second)
+		close(g.release)
+		w.store.SetHook(func(_ context.Context, op, _ string) error {
+			time.Sleep(10 * time.Millisecond)
+			return nil
+		})
+		began := time.Now()
+		_, err := w.b.EvictNow(w.t.Context(), nil, true, nil)
+		w.do(err)
+		w.want("a-0", "rrrrrl")
+		if d := time.Since(began); d > 500*time.Millisecond {
+			t.Errorf("took %v", d)
+		}
+	})
+}

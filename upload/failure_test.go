@@ -276,3 +276,26 @@ func TestDeletedWhileItFails(t *testing.T) {
 		w.want("a-0", "ul")
 	})
 }
+
+func TestTheNextOneStartsAfresh(t *testing.T) {
+	bubble(t, func(w *world) {
+		w.fill("a-0", 2)
+		w.store.SetHook(func(_ context.Context, op, key string) error {
+			if op == "put" && short(key) == "a-0/0" {
+				return objstore.ErrInvalid
+			}
+			return nil
+		})
+		w.open()
+		w.after(2 * time.Minute)
+		if s := w.b.Status(); !s.Stalled {
+			t.Errorf("status %+v", s)
+		}
+		w.do(w.v.Unlink(w.dir("a-0"), filepath.Base(logName("a-0", 0))))
+		w.after(time.Second)
+		w.want("a-0", "ul")
+		if s := w.b.Status(); s.Stalled {
+			t.Errorf("status %+v", s)
+		}
+	})
+}

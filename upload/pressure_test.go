@@ -1,11 +1,15 @@
 package upload
 
 import (
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/segment/segmenttest"
 )
 
 func TestPressure(t *testing.T) {
@@ -81,4 +85,39 @@ func TestDiskOf(t *testing.T) {
 	if n := (Disk{Used: 95, Total: 100}).over(80); n != 15 {
 		t.Errorf("over: %d", n)
 	}
+}
+
+func TestPressureTakesTheOldest(t *testing.T) {
+	bubble(t, func(w *world) {
+		// The hours since the last record of each segment. The first of b holds back the
+		// older one behind it.
+		ages := map[string][]int{"a-0": {9, 7, 3}, "b-0": {6, 8}, "c-0": {5, 4}}
+		for dir, hours := range ages {
+			w.do(os.Mkdir(filepath.Join(w.path, dir), 0o755))
+			for i, h := range hours {
+				at := time.Now().Add(-time.Duration(h) * time.Hour)
+				w.write(logName(dir, uint64(i)), segmenttest.KafkaBatch(uint64(i), at, [][]byte{make([]byte, 10000)}))
+			}
+			w.write(logName(dir, uint64(len(hours))), nil)
+		}
+		w.checkpoint(everything)
+		w.opt.Retention.DiskHigh, w.opt.Retention.DiskLow = 50, 50
+		var excess atomic.Int64
+		w.opt.Disk = func() (Disk, error) { return Disk{Used: 5000 + excess.Swap(0), Total: 10000}, nil }
+		w.open()
+		w.after(evictTick)
+		for _, want := range []map[string]string{
+			{"a-0": "ruul", "b-0": "uul", "c-0": "uul"},
+			{"a-0": "rrul", "b-0": "uul", "c-0": "uul"},
+			{"a-0": "rrul", "b-0": "rul", "c-0": "uul"},
+			{"a-0": "rrul", "b-0": "rrl", "c-0": "uul"},
+			{"a-0": "rrul", "b-0": "rrl", "c-0": "rul"},
+		} {
+			excess.Store(1)
+			w.after(evictTick)
+			for dir, states := range want {
+				w.want(dir, states)
+			}
+		}
+	})
 }
