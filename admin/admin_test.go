@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,7 +30,6 @@ type fake struct {
 	status  Status
 	evict   func(ctx context.Context, progress func(EvictStep)) (EvictResult, error)
 	unmount error
-	told    chan struct{} // if set, closed by Unmount
 }
 
 func (f *fake) note(format string, args ...any) {
@@ -66,9 +67,6 @@ func (f *fake) Pause(paused bool) { f.note("pause %v", paused) }
 
 func (f *fake) Unmount() error {
 	f.note("unmount")
-	if f.told != nil {
-		close(f.told)
-	}
 	return f.unmount
 }
 
@@ -249,21 +247,35 @@ func TestUnmountRefused(t *testing.T) {
 	}
 }
 
-func TestUnmountWaitsForTheProcess(t *testing.T) {
-	f := &fake{status: Status{PID: os.Getpid()}, told: make(chan struct{})}
-	_, c := start(t, f, nil)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- c.Unmount(ctx) }()
-	<-f.told // this process does not end: only the context does
-	select {
-	case err := <-done:
-		t.Fatalf("returned %v while the daemon lives", err)
-	default:
+func TestWaitExit(t *testing.T) {
+	cmd := exec.Command("/bin/cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
 	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pidfd)
+	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+	if err := waitExit(ctx, pidfd); !errors.Is(err, context.Canceled) {
+		t.Errorf("while the process lives: %v", err)
+	}
+	done := make(chan error)
+	go func() { done <- waitExit(t.Context(), pidfd) }()
+	if err := in.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 

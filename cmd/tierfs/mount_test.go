@@ -61,6 +61,9 @@ func TestLife(t *testing.T) {
 		}
 	})
 	w.must("unmount", w.source)
+	if state := processState(w.daemon.cmd.Process.Pid); state != "" && state != "Z" {
+		t.Errorf("unmount did not wait for the daemon: its state is %s", state)
+	}
 	w.ended(0)
 	t.Run("after unmount", func(t *testing.T) {
 		info, err := os.Stat(w.source)
@@ -72,6 +75,16 @@ func TestLife(t *testing.T) {
 			t.Errorf("got %s", out)
 		}
 	})
+}
+
+// processState is the letter of a process' state, "" when it is gone.
+func processState(pid int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return rest[:1]
 }
 
 func statusOfNew(t *testing.T, w *world) {
