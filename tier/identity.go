@@ -60,7 +60,11 @@ type registryEntry struct {
 var volumeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // Identity returns who the volume is.
-func (v *Volume) Identity() Identity { return v.id }
+func (v *Volume) Identity() Identity {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.id
+}
 
 func (v *Volume) loadIdentity() error {
 	err := readJSON(v.dirs.base, volumeFile, &v.id)
@@ -104,10 +108,15 @@ func (v *Volume) raiseEpoch() error {
 }
 
 func (v *Volume) setEpoch(epoch uint64) error {
-	v.id.Epoch, v.id.Nonce = epoch, randomHex(8)
-	return v.step("epoch:local", func() error {
-		return writeJSON(v.dirs.base, epochFile, epochState{v.id.Epoch, v.id.Nonce})
-	})
+	state := epochState{epoch, randomHex(8)}
+	err := v.step("epoch:local", func() error { return writeJSON(v.dirs.base, epochFile, state) })
+	if err != nil {
+		return err
+	}
+	v.mu.Lock()
+	v.id.Epoch, v.id.Nonce = state.Epoch, state.Nonce
+	v.mu.Unlock()
+	return nil
 }
 
 // instance names the machine, the file system and the inode of the identity: a

@@ -45,7 +45,7 @@ func (f *File) Mutate(ctx context.Context, m Mutation) (done func(), err error) 
 			f.dirty.Store(true)
 			return f.mutated, nil
 		case m.Kind == Attr:
-			return f.mu.RUnlock, nil
+			return f.retimed, nil
 		case f.state == Quarantined:
 			why := f.why
 			f.mu.RUnlock()
@@ -62,6 +62,12 @@ func (f *File) Mutate(ctx context.Context, m Mutation) (done func(), err error) 
 func (f *File) mutated() {
 	f.mutating.Add(-1)
 	f.mu.RUnlock()
+}
+
+// retimed ends a mutation of the attributes, which Usage must not remember.
+func (f *File) retimed() {
+	f.mu.RUnlock()
+	f.sizes.forget() // not under the lock: Usage takes the two the other way round
 }
 
 // makeMutable takes the file one step closer to Local.

@@ -61,6 +61,12 @@ func joinKey(parts ...string) string {
 // first call of a mount claims the volume for the mount's epoch; later ones look
 // again. It fails with [ErrNotOwner], or with the store's error.
 func (v *Volume) CheckOwner(ctx context.Context) error {
+	select {
+	case v.asking <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-v.asking }()
 	v.mu.RLock()
 	claimed := v.owner.decided && v.owner.err == nil
 	v.mu.RUnlock()
@@ -79,21 +85,22 @@ func (v *Volume) checkOwner(ctx context.Context, claimed bool) error {
 		return err
 	}
 	missing := err != nil
+	id := v.Identity()
 	switch {
-	case !missing && have.Epoch == v.id.Epoch && have.Nonce == v.id.Nonce && have.Instance == v.id.Instance:
+	case !missing && have.Epoch == id.Epoch && have.Nonce == id.Nonce && have.Instance == id.Instance:
 		return nil
 	case claimed:
 		return fmt.Errorf("%w: since this mount claimed it, %s was taken over by instance %s", ErrNotOwner, v.ownerKey(), have.Instance)
 	case missing:
 		return v.claim(ctx, true)
-	case have.Volume != v.id.ID:
+	case have.Volume != id.ID:
 		return fmt.Errorf("%w: %s belongs to volume %s; set another store.prefix or store.volume", ErrNotOwner, v.ownerKey(), have.Volume)
 	}
 	reason := ""
-	if have.Instance != v.id.Instance {
+	if have.Instance != id.Instance {
 		reason = "it is a copy, or moved to another machine or disk"
-	} else if have.Epoch > v.id.previous.Epoch {
-		reason = fmt.Sprintf("it is an older state: epoch %d, the store has seen %d", v.id.previous.Epoch, have.Epoch)
+	} else if have.Epoch > id.previous.Epoch {
+		reason = fmt.Sprintf("it is an older state: epoch %d, the store has seen %d", id.previous.Epoch, have.Epoch)
 	}
 	if reason == "" {
 		return v.claim(ctx, false)
@@ -102,7 +109,7 @@ func (v *Volume) checkOwner(ctx context.Context, claimed bool) error {
 		return fmt.Errorf("%w: %s; if the original is gone for good, mount with --take-ownership", ErrNotOwner, reason)
 	}
 	v.log.Warn("taking the volume over", "reason", reason, "from", have.Instance)
-	if have.Epoch >= v.id.Epoch {
+	if have.Epoch >= id.Epoch {
 		if err := v.setEpoch(have.Epoch + 1); err != nil {
 			return err
 		}
@@ -113,8 +120,9 @@ func (v *Volume) checkOwner(ctx context.Context, claimed bool) error {
 // claim writes this mount's epoch into the store and reads it back: of two that
 // claim at once, the last to write stays.
 func (v *Volume) claim(ctx context.Context, first bool) error {
+	id := v.Identity()
 	want := ownerRecord{
-		Volume: v.id.ID, Instance: v.id.Instance, Epoch: v.id.Epoch, Nonce: v.id.Nonce, Broker: v.brokerName(),
+		Volume: id.ID, Instance: id.Instance, Epoch: id.Epoch, Nonce: id.Nonce, Broker: v.brokerName(),
 	}
 	b, err := json.Marshal(want)
 	if err != nil {

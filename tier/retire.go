@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tierfs/tierfs/durable"
+	"github.com/tierfs/tierfs/layout"
 	"github.com/tierfs/tierfs/marker"
 )
 
@@ -49,7 +50,7 @@ func (v *Volume) Retire(ctx context.Context, due []Tombstone) (int, error) {
 			v.postpone(t)
 			continue
 		}
-		for _, suffix := range v.suffixes() {
+		for _, suffix := range v.suffixes(t.Record.Incarnation) {
 			key, err := v.key(t.Record, suffix)
 			if err != nil {
 				v.log.Error("a tombstone names no known partition", "tombstone", t.name, "err", err)
@@ -80,11 +81,14 @@ func (v *Volume) Retire(ctx context.Context, due []Tombstone) (int, error) {
 	return len(ready), nil
 }
 
-// suffixes are those of all files that an upload may have put; the segment's own
-// comes last, so that a listing never shows a file beside nothing.
-func (v *Volume) suffixes() []string {
+// suffixes are those of all files that an upload of the partition may have put; the
+// segment's own comes last, so that a listing never shows a file beside nothing.
+func (v *Volume) suffixes(inc marker.Incarnation) []string {
+	v.mu.RLock()
+	kind := v.registry[inc].Layout
+	v.mu.RUnlock()
 	var out []string
-	if rules := v.Layout(); rules != nil {
+	if rules, err := layout.New(kind, 0); err == nil {
 		out = append(out, rules.SideSuffixes()...)
 	}
 	return append(out, logSuffix)

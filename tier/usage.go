@@ -50,3 +50,9 @@ func (f *File) Usage() (Usage, error) {
 	m.changes, m.state, m.valid = changes, state, settled
 	return m.usage, nil
 }
+
+func (m *sizeMemo) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.valid = false
+}

@@ -60,8 +60,8 @@ type Volume struct {
 	log  *slog.Logger
 	dirs stateDirs
 
-	id      Identity
 	planner planner
+	asking  chan struct{} // cap 1: held while the store is asked who owns the volume
 
 	// names is held exclusively around each system call that swaps a segment's
 	// name below behind the kernel's back, and shared by lookups, which try two
@@ -69,6 +69,7 @@ type Volume struct {
 	names sync.RWMutex
 
 	mu         sync.RWMutex // guards what follows
+	id         Identity     // only its epoch and nonce change after Open
 	rules      layout.Rules // nil while the layout is undecided
 	files      map[handle.Handle]*File
 	partitions map[handle.Handle]*Partition
@@ -112,6 +113,7 @@ func Open(ctx context.Context, opt Options) (*Volume, error) {
 		registry:   map[marker.Incarnation]registryEntry{},
 		tombstones: map[string]*Tombstone{},
 		retire:     make(chan struct{}, 1),
+		asking:     make(chan struct{}, 1),
 	}
 	if v.log == nil {
 		v.log = slog.New(slog.DiscardHandler)
