@@ -28,6 +28,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,6 +36,9 @@ import (
 const (
 	headerSize = 5
 	maxBytes   = 128 // the kernel's MAX_HANDLE_SZ
+
+	maxReuse   = 100 // how often Open tries again while an inode number is being reused
+	reusePause = time.Millisecond
 )
 
 // ErrInvalid is wrapped by Parse, AppendBinary and Open for bytes that cannot
@@ -81,12 +85,17 @@ func (h Handle) Open(mountFD int, flags int) (int, error) {
 		return -1, err
 	}
 	fh := unix.NewFileHandle(h.Type, []byte(h.Bytes))
-	for {
+	for try := 0; ; try++ {
 		fd, err := unix.OpenByHandleAt(mountFD, fh, flags|unix.O_CLOEXEC|unix.O_LARGEFILE)
 		switch {
 		case err == nil:
 			return fd, nil
-		case !errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.ENOMEM) && try < maxReuse:
+			// The kernel's answer while the number of a lost inode is being given to a
+			// new file. Nothing tells when that is done; it takes a moment.
+			time.Sleep(reusePause)
+		default:
 			return -1, &fs.PathError{Op: "open_by_handle_at", Path: h.String(), Err: err}
 		}
 	}
