@@ -204,3 +204,14 @@ func (d *daemon) tryUnmount() {
 		d.log.Warn("not unmounted, serving on", "err", err)
 	}
 }
+
+// stillMounted is an error if the session has ended and the mount is still
+// there: it is left, so that no broker starts on the bare source.
+func (d *daemon) stillMounted() error {
+	point := d.cfg.Mount.Mountpoint
+	m, mounted, err := admin.MountAt(point)
+	if err == nil && mounted && m.Source == d.volume.Identity().ID {
+		return fmt.Errorf("%s: the kernel ended the session; the dead mount stays, mount again to replace it", point)
+	}
+	return err
+}

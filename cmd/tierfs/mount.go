@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -82,9 +83,11 @@ func (p *program) mount(ctx context.Context, c *config.Config, log *slog.Logger)
 			ctx = context.WithoutCancel(ctx)
 		case <-d.server.Done():
 			notify(log, sd.SdNotifyStopping)
-			err := d.close()
+			if err := errors.Join(d.close(), d.stillMounted()); err != nil {
+				return err
+			}
 			log.Info("unmounted", "mountpoint", c.Mount.Mountpoint)
-			return err
+			return nil
 		}
 	}
 }

@@ -158,6 +158,36 @@ func TestDeadMount(t *testing.T) {
 	w.stop()
 }
 
+// TestAbortedSession: somebody aborted the connection by way of the kernel.
+func TestAbortedSession(t *testing.T) {
+	w := newWorld(t, 1)
+	w.mount()
+	connections := t.TempDir()
+	if err := unix.Mount("none", connections, "fusectl", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unmount(connections, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	m, _, err := admin.MountAt(w.source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, number, _ := strings.Cut(m.Device, ":")
+	if err := os.WriteFile(filepath.Join(connections, number, "abort"), []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	w.ended(1)
+	if text, _ := w.daemon.log(); !strings.Contains(text, "the kernel ended the session") {
+		t.Errorf("got %s", text)
+	}
+	w.mount()
+	w.readBack()
+	w.stop()
+}
+
 // TestRefusals: each is one line, and nothing is touched.
 func TestRefusals(t *testing.T) {
 	w := newWorld(t, 2)
