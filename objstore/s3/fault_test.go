@@ -131,11 +131,24 @@ func TestGetFaults(t *testing.T) {
 			}
 		}
 	}
+	raw := func(head string) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			c, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(c, "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 10-1009/100000\r\n%s\r\n", head)
+			c.Write(content[10:500])
+			c.Close()
+		}
+	}
 	cases := []struct {
 		name  string
 		fault func(http.ResponseWriter, *http.Request)
 		want  error
 	}{
+		{"ended_early", raw("Content-Length: 1000\r\n"), objstore.ErrShort},
+		{"ended_early_without_length", raw("Connection: close\r\n"), objstore.ErrShort},
 		{"whole_object", answer(200, "", 100_000, content), objstore.ErrUnsupported},
 		{"no_content_range", answer(206, "", 1000, content[10:1010]), objstore.ErrTransient},
 		{"another_range", answer(206, "bytes 0-999/100000", 1000, content[:1000]), objstore.ErrTransient},

@@ -144,8 +144,13 @@ func TestConnections(t *testing.T) {
 	if n := p.connections(); n != 2 {
 		t.Fatalf("%d connections for two pools", n)
 	}
-	<-p.closed
-	<-p.closed
+	for range 2 {
+		select {
+		case <-p.closed:
+		case <-time.After(10 * time.Second):
+			t.Fatal("an idle connection stays open")
+		}
+	}
 	if _, err := read(t, s, "k", 0, 10); err != nil {
 		t.Fatal(err)
 	}

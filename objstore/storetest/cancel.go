@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"testing"
 	"time"
 
@@ -60,6 +61,7 @@ var cancelCases = []testCase{
 		wantErr(t, "read", err, context.Canceled)
 		wantRange(t, s, "k", 0, data(1, cancelSize))
 	}},
+	{"canceled_put_waits_for_its_source", canceledPutWaits},
 	{"deadline", func(t *testing.T, s objstore.Store) {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
@@ -139,4 +141,34 @@ func cancelPutGoesOn(t *testing.T, s objstore.Store) {
 	if err != nil || !bytes.Equal(got, data(1, cancelSize)) {
 		t.Fatalf("part of an object, or %v", err)
 	}
+}
+
+// canceledPutWaits: while somebody reads the source, its owner must not be told
+// that the Put is over.
+func canceledPutWaits(t *testing.T, s objstore.Store) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	reading, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	src := readerAt(func(b []byte, off int64) (int, error) {
+		if off > cancelSize/2 {
+			once.Do(func() { close(reading) })
+			<-release
+		}
+		return pattern(1).ReadAt(b, off)
+	})
+	body := objstore.Body{R: src, Size: cancelSize, CRC64NVME: objstore.BytesBody(data(1, cancelSize)).CRC64NVME}
+	done := make(chan error, 1)
+	go func() { done <- s.Put(ctx, "d/k", body, objstore.PutOptions{}) }()
+	<-reading
+	cancel()
+	select {
+	case err := <-done:
+		close(release)
+		t.Fatalf("put ended while its source was being read: %v", err)
+	case <-time.After(100 * time.Millisecond): // for what must not happen
+	}
+	close(release)
+	wantErr(t, "put", <-done, context.Canceled)
+	wantMissing(t, s, "d/k")
 }
