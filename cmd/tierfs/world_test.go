@@ -97,6 +97,7 @@ func (w *world) detach() {
 			w.t.Errorf("unmount %s: %v", w.source, err)
 			return
 		}
+		_ = os.Remove(admin.SocketPath(admin.RunDir, m.Source)) // a killed daemon's, if it is there
 	}
 }
 
