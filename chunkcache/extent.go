@@ -136,6 +136,23 @@ func (l *lru) pushFirst(e *extent) {
 	l.first = e
 }
 
+// insert puts e among the others by when it was last used. What is new has its place near the first.
+func (l *lru) insert(e *extent) {
+	at := l.first
+	for at != nil && at.accessed > e.accessed {
+		at = at.low
+	}
+	switch {
+	case at == nil:
+		l.pushLast(e)
+	case at == l.first:
+		l.pushFirst(e)
+	default:
+		e.list, e.up, e.low = l, at.up, at
+		at.up.low, at.up = e, e
+	}
+}
+
 func (l *lru) pushLast(e *extent) {
 	e.list, e.up, e.low = l, l.last, nil
 	if l.last != nil {

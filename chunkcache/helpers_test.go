@@ -204,6 +204,7 @@ type tb interface {
 	rapid.TB
 	Cleanup(func())
 	Context() context.Context
+	Output() io.Writer
 }
 
 // fixture is a cache on a directory that outlives it.
@@ -229,8 +230,8 @@ func newFixtureAt(t tb, dir string, change func(*Options)) *fixture {
 	t.Helper()
 	s := newFakeStore()
 	f := &fixture{t: t, dir: dir, store: s, opts: Options{
-		Store: s, ChunkSize: 256 << 10, Size: 64 << 20, SizePercent: 100, FirstFetch: 32 << 10, MaxObjects: 1000, TrimMinInterval: time.Hour,
-		Log: slog.New(slog.DiscardHandler),
+		Store: s, ChunkSize: 256 << 10, Size: 64 << 20, SizePercent: 100, FirstFetch: 32 << 10, MaxObjects: 1000, ReadaheadMax: 4, TrimMinInterval: time.Hour,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}}
 	if change != nil {
 		change(&f.opts)
@@ -273,11 +274,11 @@ func (f *fixture) restart() {
 	f.start()
 }
 
-// read reads and compares.
+// read reads and compares. It may be called from any goroutine.
 func (f *fixture) read(o Object, data []byte, off, n int64) {
 	f.t.Helper()
 	if err := f.tryRead(o, data, off, n); err != nil {
-		f.t.Fatal(err)
+		f.t.Errorf("%s [%d, +%d): %v", o.Key, off, n, err)
 	}
 }
 
@@ -288,7 +289,7 @@ func (f *fixture) tryRead(o Object, data []byte, off, n int64) error {
 		return err
 	}
 	if !bytes.Equal(p, data[off:off+n]) {
-		f.t.Fatalf("%s: wrong bytes in [%d, +%d)", o.Key, off, n)
+		f.t.Errorf("%s: wrong bytes in [%d, +%d)", o.Key, off, n)
 	}
 	return nil
 }

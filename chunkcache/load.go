@@ -132,16 +132,17 @@ func (c *Cache) fetch(ctx context.Context, l *load) error {
 
 // stream is one GET, from where the load is to its end.
 func (c *Cache) stream(ctx context.Context, l *load) error {
-	pos := l.ready // only this goroutine changes it
-	r, err := c.opts.Store.GetRange(ctx, l.object.Key, pos, l.end-pos)
+	from := l.ready // only this goroutine changes it
+	pos := from
+	r, err := c.opts.Store.GetRange(ctx, l.object.Key, from, l.end-from)
 	if err != nil {
-		return fmt.Errorf("fetch chunk at %d of %s: %w", pos, l.object.Key, err)
+		return fmt.Errorf("fetch chunk at %d of %s: %w", from, l.object.Key, err)
 	}
 	defer r.Close()
+	defer func() { c.opts.Metrics.Fetched(l.object.Label, pos-from) }()
 	for looked := pos; pos < l.end; {
 		n, err := r.Read(l.buf[pos-l.start : min(pos+step, l.end)-l.start])
 		pos += int64(n)
-		c.opts.Metrics.Fetched(l.object.Label, int64(n))
 		if pos-looked >= step || pos == l.end {
 			looked = pos
 			if err := l.verify(pos); err != nil {

@@ -37,7 +37,8 @@ type Object struct {
 	Label string
 }
 
-// Options are the settings of a cache. A field that is zero has its default; Dir and Store have none.
+// Options are the settings of a cache. A field that is zero has its default, but for Dir, Store and
+// ReadaheadMax.
 type Options struct {
 	// Dir is a descriptor of the cache's directory; O_PATH will do. It stays the caller's, who closes it after Close.
 	Dir   int
@@ -51,7 +52,7 @@ type Options struct {
 	LowWatermarkPercent int           // of the budget: what a trim goes down to
 	TrimMinInterval     time.Duration // between trims, unless space is needed at once
 	Concurrency         int           // GETs at once
-	ReadaheadMax        int           // chunks
+	ReadaheadMax        int           // chunks; 0: nothing is read ahead
 	Memory              int64         // bytes for decoded indexes and chunk tables
 
 	Log     *slog.Logger
@@ -78,7 +79,6 @@ func (o Options) withDefaults() Options {
 	o.LowWatermarkPercent = cmp.Or(o.LowWatermarkPercent, 80)
 	o.TrimMinInterval = cmp.Or(o.TrimMinInterval, 5*time.Second)
 	o.Concurrency = cmp.Or(o.Concurrency, 16)
-	o.ReadaheadMax = cmp.Or(o.ReadaheadMax, 4)
 	o.Memory = cmp.Or(o.Memory, 64<<20)
 	return o
 }

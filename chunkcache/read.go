@@ -135,12 +135,10 @@ func (c *Cache) touch(e *extent) {
 		e.ahead = false
 		c.aheadBytes -= e.length()
 	}
-	if e.state == stored {
-		e.accessed = time.Now().UnixNano()
-		if c.lru.first != e {
-			e.unlist()
-			c.lru.pushFirst(e)
-		}
+	e.accessed = time.Now().UnixNano()
+	if e.state == stored && c.lru.first != e {
+		e.unlist()
+		c.lru.pushFirst(e)
 	}
 }
 

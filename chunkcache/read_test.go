@@ -33,6 +33,17 @@ func TestRequests(t *testing.T) {
 			}
 		}
 	})
+	t.Run("the chunk is filled behind a read", func(t *testing.T) {
+		f := newFixture(t, func(o *Options) { o.ReadaheadMax = 0 })
+		o, data := f.store.object("k", 2<<20, 3000)
+		f.read(o, data, 1<<20+100_000, 1000)
+		f.settleDown()
+		f.store.reset()
+		f.read(o, data, 1<<20+3000, 250<<10)
+		if gets := f.store.reset(); len(gets) > 0 {
+			t.Errorf("%v", gets)
+		}
+	})
 	t.Run("a read across a chunk's border is one GET", func(t *testing.T) {
 		f := newFixture(t, nil)
 		o, data := f.store.object("k", 2<<20, 3000)

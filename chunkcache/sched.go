@@ -3,6 +3,7 @@ package chunkcache
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // class is why something is fetched, the most urgent first.
@@ -27,7 +28,7 @@ var errForgotten = errors.New("fetch given up before it began")
 
 // add makes an extent and queues its load. c.mu is held; the range must be free.
 func (c *Cache) add(obj *object, l *load) *extent {
-	e := &extent{obj: obj, start: l.start, end: l.end, load: l, ahead: l.class == ahead}
+	e := &extent{obj: obj, start: l.start, end: l.end, load: l, ahead: l.class == ahead, accessed: time.Now().UnixNano()}
 	c.nonce++
 	e.nonce = c.nonce
 	if !obj.insert(e) {

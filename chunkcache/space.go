@@ -192,11 +192,11 @@ func (c *Cache) keep(e *extent, l *load) {
 	case e.state == gone:
 		c.unreserve(e)
 	case f != nil:
-		e.state, e.load, e.accessed = stored, nil, time.Now().UnixNano()
+		e.state, e.load = stored, nil
 		if e.ahead {
-			c.unread.pushFirst(e)
+			c.unread.insert(e)
 		} else {
-			c.lru.pushFirst(e)
+			c.lru.insert(e)
 		}
 		f = c.adoptFile(e, f)
 	default:

@@ -207,6 +207,45 @@ func TestIndex(t *testing.T) {
 	})
 }
 
+// TestMisfit: what was cut at plain offsets must not keep what borders on it from being checked when there is an index.
+func TestMisfit(t *testing.T) {
+	f := newFixture(t, nil)
+	o, data := f.store.object("k", 200<<10, 3000)
+	plain := o
+	plain.Index = nil
+	f.store.set(func(s *fakeStore) { // nothing is filled behind
+		s.before = func(context.Context, get) error {
+			if s.count() > 1 {
+				return errors.New("no")
+			}
+			return nil
+		}
+	})
+	f.read(plain, data, 100_000, 10_000)
+	f.settleDown()
+	f.mu.Lock()
+	end := f.byKey["k"].extents[0].end
+	f.mu.Unlock()
+	f.restart()
+	flips := 1
+	f.store.set(func(s *fakeStore) {
+		s.before = nil
+		s.mangle = func(g get, b []byte) []byte {
+			if at := end + 10 - g.off; flips > 0 && at >= 0 && at < g.n {
+				flips--
+				b[at] ^= 1
+			}
+			return b
+		}
+	})
+	f.read(o, data, end, 1000)
+	if flips > 0 {
+		t.Error("nothing was fetched")
+	}
+	f.read(o, data, 0, o.Size)
+	f.consistent()
+}
+
 func TestBadObject(t *testing.T) {
 	flip := func(times int, from int64) func(get, []byte) []byte {
 		return func(g get, b []byte) []byte {
