@@ -59,13 +59,18 @@ func (f *fileSystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	f.handles.remove(in.Fh)
 }
 
-// Flush is sent at each close(2), when the kernel has written what was mapped:
-// nothing is left to be done. An answer costs less than it saves: without it, pages
-// of a mapping would be written after the close.
+// Flush is sent at each close(2), when the kernel has written what was mapped. An
+// answer costs less than it saves: without it, pages of a mapping would be written
+// after the close. The handle itself may live on: a mapping holds it, and Java
+// keeps those of an index until it collects them.
 func (f *fileSystem) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	defer f.answered(metrics.OpFlush, time.Now())
-	if f.handles.get(in.Fh) == nil {
+	o := f.handles.get(in.Fh)
+	if o == nil {
 		return fuse.EBADF
+	}
+	if o.file != nil {
+		o.file.Synced()
 	}
 	return fuse.OK
 }

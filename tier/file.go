@@ -67,7 +67,8 @@ type File struct {
 	changes atomic.Int64
 	// mutating counts mutations whose change of the bytes may still be to come.
 	mutating atomic.Int64
-	// dirty: written through the mount since the last fsync or last close for writing.
+	// dirty: written through the mount since the last fsync, close or last release for
+	// writing.
 	dirty   atomic.Bool
 	opens   atomic.Int64 // open handles of the broker
 	writers atomic.Int64 // those of them that may write
@@ -150,7 +151,8 @@ func (f *File) Closed(write bool) {
 	}
 }
 
-// Synced tells that an fsync through the mount succeeded.
+// Synced tells that an fsync or a close through the mount succeeded: the kernel has
+// handed on all that it held of the file at that time.
 func (f *File) Synced() { f.cleaned() }
 
 func (f *File) cleaned() {

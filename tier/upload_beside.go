@@ -65,14 +65,14 @@ func (u *Upload) openSideFile(dir int, stem, suffix string) error {
 }
 
 // dirtyFD reports whether the file behind a descriptor was written through the
-// mount since its last fsync or close.
+// mount since its last fsync or close, or is being written now.
 func (v *Volume) dirtyFD(fd int) (bool, error) {
 	h, err := handle.At(fd, "")
 	if err != nil {
 		return false, err
 	}
 	f := v.known(h)
-	return f != nil && f.dirty.Load(), nil
+	return f != nil && (f.dirty.Load() || f.mutating.Load() > 0), nil
 }
 
 // indexProof holds a segment's index against the batches as a walk meets them: an

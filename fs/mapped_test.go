@@ -1,0 +1,59 @@
+package fs
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/layout"
+	"github.com/tierfs/tierfs/segment"
+	"github.com/tierfs/tierfs/segment/segmenttest"
+)
+
+// TestMappedIndex writes an index as Kafka does at a roll: through a mapping, then trimmed by a descriptor that is
+// closed while the mapping lives on. The index counts as clean from that close on, and its object has every byte.
+func TestMappedIndex(t *testing.T) {
+	m := tieredTest(t, func(c *mountConfig) { c.options.Layout = layout.Kafka })
+	log, index, next := segmenttest.Kafka(0, 40, 3, 1000)
+	tail, _, _ := segmenttest.Kafka(next, 1, 1, 10)
+	check(t, os.WriteFile(m.path("t-0", segment.Stem(0)+".log"), log, 0o644))
+
+	const preallocated = 1 << 20
+	name := m.path("t-0", segment.Stem(0)+".index")
+	f, err := os.Create(name)
+	check(t, err)
+	check(t, f.Truncate(preallocated))
+	mapped, err := unix.Mmap(int(f.Fd()), 0, preallocated, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	check(t, err)
+	defer func() { check(t, unix.Munmap(mapped)) }()
+	check(t, f.Close())
+	copy(mapped, index)
+
+	trim, err := os.OpenFile(name, os.O_RDWR, 0)
+	check(t, err)
+	check(t, trim.Truncate(int64(len(index))))
+	again, err := unix.Mmap(int(trim.Fd()), 0, len(index), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	check(t, err)
+	defer func() { check(t, unix.Munmap(again)) }()
+	check(t, trim.Close())
+	check(t, os.WriteFile(m.path("t-0", segment.Stem(next)+".log"), tail, 0o644))
+
+	p := m.volume.Partitions()[0]
+	u, err := m.volume.Prepare(t.Context(), p, p.Segments()[0])
+	check(t, err)
+	defer u.Close()
+	for _, o := range u.Objects {
+		got, err := io.ReadAll(io.NewSectionReader(o.Body.R, 0, o.Body.Size))
+		check(t, err)
+		if want := map[bool][]byte{true: log, false: index}[o.Log]; !bytes.Equal(got, want) {
+			t.Errorf("%s has %d bytes and is not what was written, %d bytes", o.Key, len(got), len(want))
+		}
+	}
+	if len(u.Objects) != 2 || u.Record.IndexSize != int64(len(index)) {
+		t.Errorf("%d objects, the record %+v", len(u.Objects), u.Record)
+	}
+	check(t, u.Abort())
+}
