@@ -38,7 +38,7 @@ func (s *Store) BackendConfig() backend.Config {
 		S3: backend.S3{
 			Bucket: s.S3.Bucket, Region: s.S3.Region, Endpoint: s.S3.Endpoint, URLStyle: s.S3.URLStyle,
 			AccessKey: s.S3.AccessKey, SecretKey: s.S3.SecretKey, CredentialsSource: s.S3.CredentialsSource,
-			StorageClass: s.S3.StorageClass, SSE: s.S3.SSE, SSEKMSKey: s.S3.SSEKMSKey,
+			SSE: s.S3.SSE, SSEKMSKey: s.S3.SSEKMSKey,
 		},
 	}
 }

@@ -37,11 +37,11 @@ type FS struct {
 	Path string
 }
 
-// S3 is [store.s3].
+// S3 is [store.s3], but for storage_class: whoever stores a segment says that.
 type S3 struct {
 	Bucket, Region, Endpoint, URLStyle      string
 	AccessKey, SecretKey, CredentialsSource string
-	StorageClass, SSE, SSEKMSKey            string
+	SSE, SSEKMSKey                          string
 }
 
 // Open returns the bare store (without decorators, see objstore.Decorate) and one
@@ -74,7 +74,7 @@ func openS3(ctx context.Context, c Config, log *slog.Logger) (objstore.Store, st
 	s, err := s3.New(ctx, s3.Config{
 		Bucket: c.S3.Bucket, Region: c.S3.Region, Endpoint: c.S3.Endpoint, URLStyle: c.S3.URLStyle,
 		AccessKey: c.S3.AccessKey, SecretKey: c.S3.SecretKey, CredentialsSource: c.S3.CredentialsSource,
-		StorageClass: c.S3.StorageClass, SSE: c.S3.SSE, SSEKMSKey: c.S3.SSEKMSKey,
+		SSE: c.S3.SSE, SSEKMSKey: c.S3.SSEKMSKey,
 		IdleTimeout: c.ConnectionIdleTimeout, CAFile: c.CAFile, Proxy: c.Proxy, Log: log,
 	})
 	if err != nil {

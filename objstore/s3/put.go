@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
@@ -57,7 +56,7 @@ func (s *Store) putOnce(ctx context.Context, key string, body objstore.Body, opt
 		ContentLength:     &body.Size,
 		ChecksumCRC64NVME: aws.String(encodeCRC(body.CRC64NVME)),
 		Metadata:          opts.Metadata,
-		StorageClass:      types.StorageClass(s.storageClass(key, opts)),
+		StorageClass:      types.StorageClass(opts.StorageClass),
 	}
 	if body.Size > 0 {
 		in.Body = r
@@ -76,13 +75,6 @@ func (s *Store) putOnce(ctx context.Context, key string, body objstore.Body, opt
 		return fmt.Errorf("put %s: %w", key, r.Err())
 	}
 	return s.failure(ctx, "put", key, err)
-}
-
-func (s *Store) storageClass(key string, opts objstore.PutOptions) string {
-	if opts.StorageClass == "" && strings.HasSuffix(key, ".log") {
-		return s.cfg.StorageClass
-	}
-	return opts.StorageClass
 }
 
 // encodeCRC gives the form of the x-amz-checksum-crc64nvme header: base64 of

@@ -35,7 +35,8 @@ import (
 	"github.com/tierfs/tierfs/objstore"
 )
 
-// Config says which bucket and how to reach it; fields are those of [store.s3].
+// Config says which bucket and how to reach it; fields are those of [store.s3]. (Its
+// storage_class is in the PutOptions of whoever stores a segment.)
 type Config struct {
 	Bucket            string
 	Region            string // "" = us-east-1 with an endpoint, else what the SDK's settings say
@@ -44,7 +45,6 @@ type Config struct {
 	AccessKey         string
 	SecretKey         string
 	CredentialsSource string // "" or auto: the keys if they are set, else the SDK's chain; static: the keys
-	StorageClass      string // for keys that end in .log, unless a Put names another
 	SSE               string // "" | AES256 | aws:kms
 	SSEKMSKey         string
 

@@ -35,12 +35,12 @@ func TestWire(t *testing.T) {
 		got <- seen{r.Header.Clone(), r.ContentLength, n, r.TransferEncoding}
 	}))
 	defer srv.Close()
-	cfg := s3.Config{Bucket: "b", Endpoint: srv.URL, AccessKey: "a", SecretKey: "s", StorageClass: "GLACIER_IR", SSE: "aws:kms", SSEKMSKey: "key-id"}
+	cfg := s3.Config{Bucket: "b", Endpoint: srv.URL, AccessKey: "a", SecretKey: "s", SSE: "aws:kms", SSEKMSKey: "key-id"}
 	s := open(t, cfg)
 	for _, size := range []int{0, 1, 3 << 20} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			b := body(7, size)
-			opts := objstore.PutOptions{IfAbsent: true, Metadata: map[string]string{"start": "42"}}
+			opts := objstore.PutOptions{IfAbsent: true, Metadata: map[string]string{"start": "42"}, StorageClass: "GLACIER_IR"}
 			if err := s.Put(t.Context(), "d/k.log", b, opts); err != nil {
 				t.Fatal(err)
 			}
