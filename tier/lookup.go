@@ -64,17 +64,42 @@ func (v *Volume) Lookup(d Dir, name string) (Entry, error) {
 	if Hidden(name) {
 		return Entry{}, unix.ENOENT
 	}
-	e, h, err := v.resolve(d, name)
-	if err != nil {
-		return Entry{}, err
-	}
-	out := Entry{Stat: e.stat, Handle: h}
-	if e.regular() {
+	for {
+		e, h, err := v.resolve(d, name)
+		if err != nil {
+			return Entry{}, err
+		}
+		out := Entry{Stat: e.stat, Handle: h}
+		if !e.regular() {
+			return out, nil
+		}
 		out.File = v.FileOf(h)
 		out.File.learn(link{d.Handle, name})
-		out.File.Stat(&out.Stat)
+		if v.settle(d, name, e, &out) {
+			return out, nil
+		}
+		out.File.Release()
 	}
-	return out, nil
+}
+
+// settle makes the attributes of a file one with where its bytes are. A segment
+// that came back after it was looked at has shown the size of its record; it is
+// looked at again, under its lock. false: the name leads to another file by now.
+func (v *Volume) settle(d Dir, name string, e entry, out *Entry) bool {
+	f := out.File
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	switch {
+	case f.state.readRemotely():
+		out.Stat.Size = f.rec.Size
+	case e.below != name:
+		now, h, err := v.resolve(d, name)
+		if err != nil || h != out.Handle {
+			return false
+		}
+		out.Stat = now.stat
+	}
+	return true
 }
 
 // learn notes a name of the file if the name is a segment's or of a file beside
