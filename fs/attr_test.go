@@ -14,10 +14,10 @@ import (
 const nobody, nogroup = 65534, 65534
 
 func TestOwnership(t *testing.T) {
-	var kept RootAttr
+	kept := make(chan RootAttr, 10)
 	m := mountTest(t, func(c *mountConfig) {
 		c.fs.RootAttr = RootAttr{Mode: 0o755, UID: nobody, GID: nogroup}
-		c.fs.SetRootAttr = func(a RootAttr) error { kept = a; return nil }
+		c.fs.SetRootAttr = func(a RootAttr) error { kept <- a; return nil }
 		c.prepare = func(src string) { check(t, os.Chmod(src, 0o700)) }
 	})
 	out, err := m.as(nobody, nogroup, `umask 027 && echo x >file && mkdir dir && ln -s file link && mkfifo fifo && umask 0 && echo y >open && stat -c '%n %A %u:%g' *`)
@@ -43,8 +43,8 @@ func TestOwnership(t *testing.T) {
 	if out, err := m.as(nobody, nogroup, "cat file && chmod 700 . && chmod 600 file && stat -c %a . file"); err != nil || out != "x\n700\n600" {
 		t.Errorf("%v: %q", err, out)
 	}
-	if want := (RootAttr{Mode: 0o700, UID: nobody, GID: nogroup}); kept != want {
-		t.Errorf("kept %+v", kept)
+	if got, want := <-kept, (RootAttr{Mode: 0o700, UID: nobody, GID: nogroup}); got != want {
+		t.Errorf("kept %+v", got)
 	}
 	if st := stat(t, m.src); st.Uid != 0 || st.Mode&0o777 != 0o700 {
 		t.Errorf("the root below: %d %o", st.Uid, st.Mode)
