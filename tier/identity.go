@@ -41,6 +41,8 @@ type Identity struct {
 type epochState struct {
 	Epoch uint64 `json:"epoch"`
 	Nonce string `json:"nonce"`
+	// Claimed: the store has had an owner object of this volume.
+	Claimed bool `json:"claimed,omitempty"`
 }
 
 // RootAttr are the attributes of the volume's root as the broker sees them; the
@@ -108,7 +110,7 @@ func (v *Volume) raiseEpoch() error {
 }
 
 func (v *Volume) setEpoch(epoch uint64) error {
-	state := epochState{epoch, randomHex(8)}
+	state := epochState{epoch, randomHex(8), v.id.previous.Claimed}
 	err := v.step("epoch:local", func() error { return writeJSON(v.dirs.base, epochFile, state) })
 	if err != nil {
 		return err
@@ -117,6 +119,19 @@ func (v *Volume) setEpoch(epoch uint64) error {
 	v.id.Epoch, v.id.Nonce = state.Epoch, state.Nonce
 	v.mu.Unlock()
 	return nil
+}
+
+// keepClaimed notes, once, that the store has an owner object of the volume.
+func (v *Volume) keepClaimed() error {
+	v.mu.Lock()
+	known := v.id.previous.Claimed
+	v.id.previous.Claimed = true
+	state := epochState{v.id.Epoch, v.id.Nonce, true}
+	v.mu.Unlock()
+	if known {
+		return nil
+	}
+	return v.step("epoch:claimed", func() error { return writeJSON(v.dirs.base, epochFile, state) })
 }
 
 // instance names the machine, the file system and the inode of the identity: a

@@ -2,6 +2,7 @@ package tier
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/tierfs/tierfs/layout"
 	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/objstore/sim"
 	"github.com/tierfs/tierfs/segment"
 )
 
@@ -439,6 +441,28 @@ func TestOwner(t *testing.T) {
 	if err := old.v.CheckOwner(t.Context()); err == nil {
 		t.Fatal("a rolled-back source owns the volume")
 	}
+}
+
+// TestAnotherStoreIsNotClaimed: a known volume's store that is suddenly empty is a
+// wrong one, or one that is not mounted. Its objects are not to be taken for missing.
+func TestAnotherStoreIsNotClaimed(t *testing.T) {
+	w := newWorld(t, 2)
+	w.do(w.v.CheckOwner(t.Context()))
+	right := w.store
+	w.store = sim.New(sim.Options{})
+	w.reopen()
+	if err := w.v.CheckOwner(t.Context()); !errors.Is(err, ErrNotOwner) {
+		t.Fatalf("got %v, want ErrNotOwner", err)
+	}
+	if len(w.store.Keys()) != 0 {
+		t.Fatal("the empty store was claimed")
+	}
+	w.store = right
+	w.reopen()
+	w.do(w.v.CheckOwner(t.Context()))
+	w.store, w.take = sim.New(sim.Options{}), true
+	w.reopen()
+	w.do(w.v.CheckOwner(t.Context()))
 }
 
 func TestGraceGoesOnAfterARestart(t *testing.T) {

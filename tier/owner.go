@@ -89,8 +89,11 @@ func (v *Volume) checkOwner(ctx context.Context, claimed bool) error {
 	switch {
 	case !missing && have.Epoch == id.Epoch && have.Nonce == id.Nonce && have.Instance == id.Instance:
 		return nil
-	case claimed:
+	case claimed && !missing:
 		return fmt.Errorf("%w: since this mount claimed it, %s was taken over by instance %s", ErrNotOwner, v.ownerKey(), have.Instance)
+	case missing && id.previous.Claimed && !v.opt.TakeOwnership:
+		return fmt.Errorf("%w: %s is gone, though this volume had it: is this the right store, and is it mounted? if it is, mount with --take-ownership",
+			ErrNotOwner, v.ownerKey())
 	case missing:
 		return v.claim(ctx, true)
 	case have.Volume != id.ID:
@@ -141,7 +144,7 @@ func (v *Volume) claim(ctx context.Context, first bool) error {
 	if have != want {
 		return fmt.Errorf("%w: instance %s claimed it at the same time", ErrNotOwner, have.Instance)
 	}
-	return nil
+	return v.keepClaimed()
 }
 
 func (v *Volume) readOwner(ctx context.Context) (ownerRecord, error) {
