@@ -132,6 +132,9 @@ func (v *Volume) rehydrateForWrite(ctx context.Context, f *File) error {
 	v.log.Warn("a write into a remote segment brings it back", "segment", name)
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
 		err := v.Rehydrate(ctx, f)
+		if err == nil {
+			v.opt.Metrics.Rehydrated()
+		}
 		if err == nil || !waitable(err) {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/layout"
 	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/metrics"
 	"github.com/tierfs/tierfs/objstore"
 )
 
@@ -46,7 +47,8 @@ type Options struct {
 	// DeleteGrace is how long an object outlives its segment.
 	DeleteGrace time.Duration
 
-	Log *slog.Logger
+	Log     *slog.Logger
+	Metrics *metrics.Tier // nil counts nothing
 	// Step, if set, is called before and after each durable step with its name
 	// ("evict:rename", then "evict:rename:done"). Tests stop or kill there.
 	Step func(name string)

@@ -91,7 +91,7 @@ func (d *daemon) openVolume(ctx context.Context) error {
 		return err
 	}
 	d.opened(d.cache.Close)
-	d.volume, err = openVolume(ctx, d.cfg, d.source.fd, d.access.store, d.cache, d.log)
+	d.volume, err = openVolume(ctx, d.cfg, d.source.fd, d.access.store, d.cache, d.metrics, d.log)
 	if err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func openCache(c *config.Config, dir int, store objstore.Store, m *metrics.Metri
 	})
 }
 
-func openVolume(ctx context.Context, c *config.Config, root int, store objstore.Store, cache *chunkcache.Cache, log *slog.Logger) (*tier.Volume, error) {
+func openVolume(ctx context.Context, c *config.Config, root int, store objstore.Store, cache *chunkcache.Cache, m *metrics.Metrics, log *slog.Logger) (*tier.Volume, error) {
 	o := tier.Options{
 		Root:          root,
 		Layout:        layoutOf(c),
@@ -115,6 +115,7 @@ func openVolume(ctx context.Context, c *config.Config, root int, store objstore.
 		BusyTimeout:   c.Fetch.BusyTimeout.Std(),
 		DeleteGrace:   c.Retention.DeleteGrace.Std(),
 		Log:           log,
+		Metrics:       m.Tier,
 	}
 	switch c.Fetch.Timeout {
 	case config.Auto:
