@@ -39,8 +39,6 @@ func read(t *testing.T, s objstore.Store, key string, off, n int64) ([]byte, err
 func TestPutFaults(t *testing.T) {
 	srv := s3test.Start(t)
 	p := startProxy(t, srv)
-	resetIt := func(w http.ResponseWriter, _ *http.Request) { reset(w) }
-
 	t.Run("lost_answer", func(t *testing.T) {
 		s := through(t, p, srv)
 		p.setFault(once("PUT", p.loseAnswer))
@@ -65,6 +63,13 @@ func TestPutFaults(t *testing.T) {
 		p.setFault(once("PUT", p.loseAnswer))
 		wantErr(t, s.Put(t.Context(), "k", body(2, 1000), absent), objstore.ErrExists)
 	})
+}
+
+// TestPutFaultsWithoutEffect: PUTs of which the store kept nothing, or refused.
+func TestPutFaultsWithoutEffect(t *testing.T) {
+	srv := s3test.Start(t)
+	p := startProxy(t, srv)
+	resetIt := func(w http.ResponseWriter, _ *http.Request) { reset(w) }
 	t.Run("never_arrived", func(t *testing.T) {
 		s := through(t, p, srv)
 		p.setFault(once("PUT", resetIt))
@@ -108,47 +113,45 @@ func TestPutFaults(t *testing.T) {
 	})
 }
 
-// TestGetFaults: no answer but the right one is taken for the range.
-func TestGetFaults(t *testing.T) {
-	srv := s3test.Start(t)
-	p := startProxy(t, srv)
-	s := through(t, p, srv)
-	content := bytes.Repeat([]byte("0123456789"), 10_000)
-	if err := s.Put(t.Context(), "k", objstore.BytesBody(content), objstore.PutOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	answer := func(status int, contentRange string, length int, send []byte) func(http.ResponseWriter, *http.Request) {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			if contentRange != "" {
-				w.Header().Set("Content-Range", contentRange)
-			}
-			w.Header().Set("Content-Length", fmt.Sprint(length))
-			w.WriteHeader(status)
-			w.Write(send)
-			if len(send) < length {
-				http.NewResponseController(w).Flush()
-				reset(w)
-			}
+// answer sends an answer to a GET; a body shorter than length is cut by a reset.
+func answer(status int, contentRange string, length int, send []byte) func(http.ResponseWriter, *http.Request) {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if contentRange != "" {
+			w.Header().Set("Content-Range", contentRange)
+		}
+		w.Header().Set("Content-Length", fmt.Sprint(length))
+		w.WriteHeader(status)
+		w.Write(send)
+		if len(send) < length {
+			http.NewResponseController(w).Flush()
+			reset(w)
 		}
 	}
-	raw := func(head string) func(http.ResponseWriter, *http.Request) {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			c, _, err := http.NewResponseController(w).Hijack()
-			if err != nil {
-				return
-			}
-			fmt.Fprintf(c, "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 10-1009/100000\r\n%s\r\n", head)
-			c.Write(content[10:500])
-			c.Close()
+}
+
+// endsEarly sends half of 1,000 bytes and ends the connection in good order.
+func endsEarly(head string, send []byte) func(http.ResponseWriter, *http.Request) {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
 		}
+		fmt.Fprintf(c, "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 10-1009/100000\r\n%s\r\n", head)
+		c.Write(send)
+		c.Close()
 	}
-	cases := []struct {
-		name  string
-		fault func(http.ResponseWriter, *http.Request)
-		want  error
-	}{
-		{"ended_early", raw("Content-Length: 1000\r\n"), objstore.ErrShort},
-		{"ended_early_without_length", raw("Connection: close\r\n"), objstore.ErrShort},
+}
+
+type getFault struct {
+	name  string
+	fault func(http.ResponseWriter, *http.Request)
+	want  error // nil: any
+}
+
+func getFaults(content []byte) []getFault {
+	return []getFault{
+		{"ended_early", endsEarly("Content-Length: 1000\r\n", content[10:500]), objstore.ErrShort},
+		{"ended_early_without_length", endsEarly("Connection: close\r\n", content[10:500]), objstore.ErrShort},
 		{"whole_object", answer(200, "", 100_000, content), objstore.ErrUnsupported},
 		{"no_content_range", answer(206, "", 1000, content[10:1010]), objstore.ErrTransient},
 		{"another_range", answer(206, "bytes 0-999/100000", 1000, content[:1000]), objstore.ErrTransient},
@@ -163,7 +166,18 @@ func TestGetFaults(t *testing.T) {
 		{"plain_403", answer(403, "", 9, []byte("forbidden")), objstore.ErrAuth},
 		{"no_bucket", says(404, "NoSuchBucket"), objstore.ErrConfig},
 	}
-	for _, c := range cases {
+}
+
+// TestGetFaults: no answer but the right one is taken for the range.
+func TestGetFaults(t *testing.T) {
+	srv := s3test.Start(t)
+	p := startProxy(t, srv)
+	s := through(t, p, srv)
+	content := bytes.Repeat([]byte("0123456789"), 10_000)
+	if err := s.Put(t.Context(), "k", objstore.BytesBody(content), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range getFaults(content) {
 		t.Run(c.name, func(t *testing.T) {
 			p.setFault(once("GET", c.fault))
 			got, err := read(t, s, "k", 10, 1000)
