@@ -216,7 +216,7 @@ func (v *Volume) loadRegistry() error {
 func (v *Volume) register(path string, kind layout.Kind) (marker.Incarnation, error) {
 	inc := marker.NewIncarnation()
 	e := registryEntry{
-		Prefix: joinKey(v.opt.Prefix, v.id.Name, path, inc.String()),
+		Prefix: joinKey(v.opt.Prefix, v.id.Name, keyPath(path), inc.String()),
 		Path:   path, Layout: kind,
 	}
 	err := v.step("mint:registry", func() error { return createJSON(v.dirs.partitions, inc.String(), e) })
@@ -227,6 +227,26 @@ func (v *Volume) register(path string, kind layout.Kind) (marker.Incarnation, er
 	v.registry[inc] = e
 	v.mu.Unlock()
 	return inc, nil
+}
+
+// keyPath makes a directory's path fit for a key. It is there for people: the
+// incarnation alone makes the key unique. A directory called like the owner object
+// would be an object and a directory at once in stores that are directories.
+func keyPath(path string) string {
+	parts := strings.Split(path, "/")
+	for i, p := range parts {
+		p = strings.Map(func(r rune) rune {
+			if r <= ' ' || r >= 0x7f {
+				return '_'
+			}
+			return r
+		}, p)
+		parts[i] = p[:min(len(p), 200)]
+	}
+	if parts[0] == ownerName {
+		parts[0] += "_"
+	}
+	return strings.Join(parts, "/")
 }
 
 // key returns where a record's object is, with the suffix of the file: ".log" for

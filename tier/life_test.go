@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -482,5 +483,16 @@ func TestRules(t *testing.T) {
 	w := newWorld(t, 1)
 	if got := w.v.Layout().Kind(); got != layout.Kafka {
 		t.Fatalf("layout %s", got)
+	}
+}
+
+func TestKeyPath(t *testing.T) {
+	for path, want := range map[string]string{
+		"t-0": "t-0", "a/b c/d": "a/b_c/d", "owner/x": "owner_/x", "x/owner": "x/owner", "\xff\n": "__",
+		strings.Repeat("x", 250): strings.Repeat("x", 200),
+	} {
+		if got := keyPath(path); got != want {
+			t.Errorf("%q: got %q, want %q", path, got, want)
+		}
 	}
 }

@@ -30,7 +30,10 @@ type ownerRecord struct {
 	Broker   string `json:"broker,omitempty"` // for people: what the broker calls itself
 }
 
-const maxOwnerRecord = 64 << 10
+const (
+	ownerName      = "owner"
+	maxOwnerRecord = 64 << 10
+)
 
 // Owner tells whether this mount owns the volume: nil, ErrNotOwner with the
 // reason, or another error while nobody could ask the store yet.
@@ -44,7 +47,7 @@ func (v *Volume) Owner() error {
 }
 
 func (v *Volume) ownerKey() string {
-	return joinKey(v.opt.Prefix, v.id.Name, "owner")
+	return joinKey(v.opt.Prefix, v.id.Name, ownerName)
 }
 
 func joinKey(parts ...string) string {
