@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Properties;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.LogDirDescription;
@@ -15,6 +16,7 @@ import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.ReplicaInfo;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 
 /** What is asked of the broker itself: topics, log directories, and the format of a new log directory. */
 final class Cluster implements AutoCloseable {
@@ -41,7 +43,16 @@ final class Cluster implements AutoCloseable {
         for (int i = 0; i < partitions; i++) {
             all.put(new TopicPartition(topic, i), OffsetSpec.latest());
         }
-        admin.listOffsets(all).all().get(SECONDS, TimeUnit.SECONDS);
+        for (long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(SECONDS); ; Thread.sleep(20)) {
+            try {
+                admin.listOffsets(all).all().get(SECONDS, TimeUnit.SECONDS);
+                return;
+            } catch (ExecutionException e) {
+                if (!(e.getCause() instanceof UnknownTopicOrPartitionException) || System.nanoTime() > end) {
+                    throw e;
+                }
+            }
+        }
     }
 
     void delete(String topic) throws Exception {
