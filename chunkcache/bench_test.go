@@ -2,6 +2,8 @@ package chunkcache
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 )
 
@@ -23,6 +25,35 @@ func BenchmarkWarm(b *testing.B) {
 					b.Fatal(err)
 				}
 				if off += n; off+n > o.Size {
+					off = 0
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkPlain is what BenchmarkWarm is to be compared with: the same reads from a plain file.
+func BenchmarkPlain(b *testing.B) {
+	const size = 32 << 20
+	f, err := os.Create(filepath.Join(b.TempDir(), "plain"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Write(make([]byte, size)); err != nil {
+		b.Fatal(err)
+	}
+	for _, n := range []int64{4 << 10, 128 << 10, 1 << 20} {
+		b.Run(fmt.Sprint(n>>10, "KiB"), func(b *testing.B) {
+			p := make([]byte, n)
+			b.SetBytes(n)
+			b.ReportAllocs()
+			off := int64(0)
+			for b.Loop() {
+				if _, err := f.ReadAt(p, off); err != nil {
+					b.Fatal(err)
+				}
+				if off += n; off+n > size {
 					off = 0
 				}
 			}

@@ -205,10 +205,14 @@ func (c *Cache) waitingNow() func() {
 func (c *Cache) copyOut(ctx context.Context, g *grip, p []byte, pos int64) (waited bool, err error) {
 	e := g.extent
 	if l := g.load; l != nil {
-		if waited, err = c.awaitLoad(ctx, l, g.need); err == nil {
-			copy(p, l.buf[pos-e.start:])
+		if waited, err = c.awaitLoad(ctx, l, g.need); err != nil {
+			// The reader's own bytes may be there and good all the same.
+			if over, own := l.poll(pos + int64(len(p))); !over || own != nil {
+				return waited, err
+			}
 		}
-		return waited, err
+		copy(p, l.buf[pos-e.start:])
+		return waited, nil
 	}
 	f := g.file
 	if f == nil {

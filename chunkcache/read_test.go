@@ -52,6 +52,9 @@ func TestRequests(t *testing.T) {
 			t.Errorf("%v does not hold the read", g)
 		}
 	})
+}
+
+func TestShared(t *testing.T) {
 	t.Run("64 readers share one GET", func(t *testing.T) {
 		f := newFixture(t, func(o *Options) { o.FirstFetch = 256 << 10 })
 		o, data := f.store.object("k", 256<<10, 3000)
@@ -85,6 +88,9 @@ func TestRequests(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestRestart(t *testing.T) {
 	t.Run("none after a restart", func(t *testing.T) {
 		f := newFixture(t, nil)
 		o, data := f.store.object("k", 3<<20, 3000)
@@ -160,6 +166,9 @@ func TestWaiting(t *testing.T) {
 		}
 		close(hold)
 	})
+}
+
+func TestFailedFetch(t *testing.T) {
 	t.Run("a failed fetch fails its readers once", func(t *testing.T) {
 		f := newFixture(t, nil)
 		o, data := f.store.object("k", 256<<10, 3000)
@@ -199,6 +208,9 @@ func TestWaiting(t *testing.T) {
 		time.AfterFunc(10*time.Millisecond, func() { close(hold) })
 		f.read(o, data, 100<<10, 1000)
 	})
+}
+
+func TestClose(t *testing.T) {
 	t.Run("close ends every read and fetch", func(t *testing.T) {
 		f := newFixture(t, func(o *Options) { o.Concurrency = 1 })
 		var wg sync.WaitGroup

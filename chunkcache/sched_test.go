@@ -58,6 +58,9 @@ func TestConcurrency(t *testing.T) {
 			t.Errorf("%d fills under way, %d queued", f.busyBehind, f.queues[filling].Len())
 		}
 	})
+}
+
+func TestOvertaking(t *testing.T) {
 	t.Run("a fill that has not begun lets a reader by", func(t *testing.T) {
 		f := newFixture(t, func(o *Options) { o.Concurrency, o.ChunkSize = 2, 1<<20 })
 		hold := make(chan struct{})
@@ -141,6 +144,9 @@ func TestReadahead(t *testing.T) {
 			t.Errorf("%d of 4 reads waited for what should have been read ahead", n)
 		}
 	})
+}
+
+func TestReadaheadBounds(t *testing.T) {
 	t.Run("random reads are not read ahead of", func(t *testing.T) {
 		f := newFixture(t, nil)
 		o, data := f.store.object("k", 24<<20, 3000)

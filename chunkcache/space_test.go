@@ -74,6 +74,9 @@ func TestBudget(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 	})
+}
+
+func TestSmallBudget(t *testing.T) {
 	t.Run("smaller than a chunk: memory serves", func(t *testing.T) {
 		f := newFixture(t, func(o *Options) { o.Size = 5000 })
 		o, data := f.store.object("k", 1<<20, 3000)
@@ -101,14 +104,16 @@ func TestBudget(t *testing.T) {
 	})
 }
 
-func TestTrim(t *testing.T) {
-	fill := func(f *fixture, n int) {
-		for i := range n {
-			o, data := f.store.object(fmt.Sprint("k", i), 100<<10, 3000)
-			f.read(o, data, 0, o.Size)
-			f.settleDown()
-		}
+// fill reads n objects of 100 KiB, k0 and so on.
+func fill(f *fixture, n int) {
+	for i := range n {
+		o, data := f.store.object(fmt.Sprint("k", i), 100<<10, 3000)
+		f.read(o, data, 0, o.Size)
+		f.settleDown()
 	}
+}
+
+func TestTrim(t *testing.T) {
 	t.Run("the least recently used go first, down to the watermark", func(t *testing.T) {
 		f := newFixture(t, func(o *Options) { o.Size, o.LowWatermarkPercent = 2000<<10, 30 })
 		fill(f, 10)
@@ -152,6 +157,9 @@ func TestTrim(t *testing.T) {
 			t.Errorf("%d chunks", n)
 		}
 	})
+}
+
+func TestTrimRules(t *testing.T) {
 	t.Run("never what is being read", func(t *testing.T) {
 		f := newFixture(t, func(o *Options) { o.Size, o.LowWatermarkPercent = 300<<10, 1 })
 		fill(f, 2)
