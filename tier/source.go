@@ -8,6 +8,7 @@ import (
 
 	"github.com/tierfs/tierfs/chunkcache"
 	"github.com/tierfs/tierfs/durable"
+	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/marker"
 	"github.com/tierfs/tierfs/objstore"
 	"github.com/tierfs/tierfs/segment"
@@ -96,7 +97,7 @@ func (v *Volume) object(rec marker.Record, b beside) (chunkcache.Object, error) 
 	if err != nil {
 		return chunkcache.Object{}, err
 	}
-	o := chunkcache.Object{Key: key, Size: rec.Size}
+	o := chunkcache.Object{Key: key, Size: rec.Size, Label: v.topicOf(b.home.dir)}
 	rules := v.Layout()
 	if rules == nil || rules.Format() == segment.Generic {
 		return o, nil
@@ -105,6 +106,16 @@ func (v *Volume) object(rec marker.Record, b beside) (chunkcache.Object, error) 
 	o.Check = func(data []byte) (int64, error) { return segment.Check(data, format) }
 	o.Index = func(ctx context.Context) ([]int64, error) { return v.boundaries(ctx, rec, b, format) }
 	return o, nil
+}
+
+// topicOf names the topic of a directory, for the metrics.
+func (v *Volume) topicOf(dir handle.Handle) string {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if p := v.partitions[dir]; p != nil {
+		return p.name.Topic
+	}
+	return ""
 }
 
 // boundaries returns the batch starts of a remote segment: from the index beside
