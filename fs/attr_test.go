@@ -72,6 +72,9 @@ func TestSetIDBits(t *testing.T) {
 		{"truncate", "truncate -s 1 file", "6777", "777"},
 		{"truncating open", "printf x >file", "6777", "777"},
 		{"chown", "chgrp 65534 file", "6777", "777"},
+		{"chown that leaves both ids", "chown : file && chown 65534 file", "6777", "777"},
+		{"fallocate", "fallocate -l 100 file", "6777", "777"},
+		{"copy", "echo abcdef >from && dd if=from of=file conv=notrunc status=none", "6777", "777"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			out, err := m.as(nobody, nogroup, "rm -f file && echo 123 >file && chmod "+c.before+" file && "+c.change+" && stat -c %a file")

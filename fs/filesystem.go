@@ -16,10 +16,8 @@ import (
 
 // fileSystem answers the kernel's requests. Each method runs in a goroutine of
 // its own; the kernel holds a directory's lock while it creates, removes or renames
-// in it.
+// in it. Nothing of go-fuse is embedded: its default for what is missing is ENOSYS.
 type fileSystem struct {
-	fuse.RawFileSystem // of go-fuse; unsupported.go overrides what is not implemented
-
 	root    int    // descriptor of the source, and of its file system for handles
 	rootDev uint64 // device of the source
 	volume  *tier.Volume
@@ -45,19 +43,18 @@ func newFileSystem(ctx context.Context, opt Options) (*fileSystem, error) {
 		return nil, err
 	}
 	return &fileSystem{
-		RawFileSystem: fuse.NewDefaultRawFileSystem(),
-		root:          opt.Root,
-		rootDev:       st.Dev,
-		volume:        opt.Volume,
-		inodes:        newInodeTable(root),
-		handles:       newHandleTable(opt.Volume),
-		base:          ctx,
-		fuseFD:        -1,
-		log:           opt.Log,
-		failures:      &rate.Sometimes{First: 10, Interval: time.Second},
-		metrics:       opt.Metrics,
-		rootAttr:      opt.RootAttr,
-		setRoot:       opt.SetRootAttr,
+		root:     opt.Root,
+		rootDev:  st.Dev,
+		volume:   opt.Volume,
+		inodes:   newInodeTable(root),
+		handles:  newHandleTable(opt.Volume),
+		base:     ctx,
+		fuseFD:   -1,
+		log:      opt.Log,
+		failures: &rate.Sometimes{First: 10, Interval: time.Second},
+		metrics:  opt.Metrics,
+		rootAttr: opt.RootAttr,
+		setRoot:  opt.SetRootAttr,
 	}, nil
 }
 

@@ -270,6 +270,30 @@ func TestRename(t *testing.T) {
 	wantErrno(t, "over a full directory", rename("f", "e", 0), unix.ENOTEMPTY)
 }
 
+// A file without a name gets its first one by link.
+func TestNameForNamelessFile(t *testing.T) {
+	m := mountTest(t)
+	make := func(flags int) int {
+		fd, err := unix.Open(m.mnt, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC|flags, 0o640)
+		check(t, err)
+		t.Cleanup(func() { check(t, unix.Close(fd)) })
+		_, err = unix.Write(fd, []byte("content"))
+		check(t, err)
+		return fd
+	}
+	name := func(fd int) error {
+		return unix.Linkat(unix.AT_FDCWD, procPath(fd), unix.AT_FDCWD, m.path("name"), unix.AT_SYMLINK_FOLLOW)
+	}
+	wantErrno(t, "with O_EXCL", name(make(unix.O_EXCL)), unix.ENOENT)
+	check(t, name(make(0)))
+	if got, err := os.ReadFile(m.path("name")); string(got) != "content" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if st := stat(t, m.below("name")); st.Mode != unix.S_IFREG|0o640 || st.Nlink != 1 {
+		t.Errorf("mode %o, %d links", st.Mode, st.Nlink)
+	}
+}
+
 // A file system that is mounted below the source has other inodes under the same
 // numbers and handles: it is not shown.
 func TestOtherFileSystemBelow(t *testing.T) {

@@ -243,10 +243,8 @@ func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.Cre
 		return code
 	}
 	defer l.release()
-	flags := flagsBelow(in.Flags)&^unix.O_EXCL | unix.O_TMPFILE
-	if in.Flags&unix.O_EXCL != 0 { // it must never get a name
-		flags |= unix.O_EXCL
-	}
+	// With O_EXCL it never gets a name.
+	flags := flagsBelow(in.Flags) | unix.O_TMPFILE | int(in.Flags)&unix.O_EXCL
 	fd, err := unix.Openat(dir.FD, ".", flags, in.Mode&0o7777)
 	if err != nil {
 		return f.status("tmpfile", parent, err)

@@ -3,11 +3,8 @@ package fs
 import (
 	"context"
 	"log/slog"
-	"os"
-	"os/exec"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -115,70 +112,6 @@ func TestNotifier(t *testing.T) {
 	}
 	k.release <- struct{}{}
 	n.stop()
-}
-
-func TestRequestContext(t *testing.T) {
-	sleeper := exec.Command("sleep", "1000")
-	check(t, sleeper.Start())
-	t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
-	f := unmounted(t)
-	devnull, err := os.Open("/dev/null") // a connection that does not break
-	check(t, err)
-	defer devnull.Close()
-	f.fuseFD = int(devnull.Fd())
-
-	t.Run("a signal does not end it", func(t *testing.T) {
-		interrupted := make(chan struct{})
-		r := f.request(interrupted, uint32(sleeper.Process.Pid))
-		defer r.stop()
-		close(interrupted)
-		select {
-		case <-r.Done():
-			t.Error("ended")
-		case <-time.After(2 * killPoll):
-		}
-		if r.Err() != nil {
-			t.Error(r.Err())
-		}
-	})
-	t.Run("a thread that is gone ends it", func(t *testing.T) {
-		interrupted := make(chan struct{})
-		gone := exec.Command("true")
-		check(t, gone.Run())
-		r := f.request(interrupted, uint32(gone.Process.Pid))
-		defer r.stop()
-		close(interrupted)
-		<-r.Done()
-		if errnoOf(r.Err()) != unix.EINTR {
-			t.Error(r.Err())
-		}
-	})
-	t.Run("a broken connection ends it", func(t *testing.T) {
-		var pipe [2]int
-		check(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
-		check(t, unix.Close(pipe[0])) // now the other end polls POLLERR
-		defer unix.Close(pipe[1])
-		broken := unmounted(t)
-		broken.fuseFD = pipe[1]
-		interrupted := make(chan struct{})
-		close(interrupted)
-		r := broken.request(interrupted, 0)
-		defer r.stop()
-		<-r.Done()
-	})
-	t.Run("nobody waits", func(t *testing.T) {
-		r := f.request(nil, 1)
-		if r.Err() != nil || r.inner != nil {
-			t.Error("it costs something")
-		}
-		r.stop()
-	})
-	t.Run("its handler ends it", func(t *testing.T) {
-		r := f.request(nil, 1)
-		done := r.Done()
-		r.stop()
-		<-done
-	})
 }
 
 func TestParseMount(t *testing.T) {
