@@ -140,7 +140,7 @@ func (l lent) release() {
 }
 
 // descriptor opens the inode of n, or lends the descriptor of an open handle: that
-// saves the system calls, and it is the only way to an inode that has lost its last
+// saves two system calls, and needs no handle of an inode that has lost its last
 // name. flags are those of open(2); with O_PATH any descriptor will do.
 func (f *fileSystem) descriptor(n *node, flags int) (lent, error) {
 	if n.isRoot() {
