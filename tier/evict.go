@@ -69,6 +69,22 @@ func (p *Partition) Evictable(start uint64, bounds layout.Bounds) layout.Reason 
 	return bounds.Evictable(name, entries[i+1].start)
 }
 
+// sealed is the part of Evictable that other files' locks are not needed for.
+func (p *Partition) sealed(start uint64, bounds layout.Bounds) layout.Reason {
+	p.v.mu.RLock()
+	defer p.v.mu.RUnlock()
+	i, ok := p.find(start)
+	switch {
+	case p.reason != "":
+		return p.reason
+	case !ok:
+		return ReasonGone
+	case i+1 >= len(p.segments):
+		return ReasonActive
+	}
+	return bounds.Evictable(p.name, p.segments[i+1].start)
+}
+
 // Evict drops the local copy of an uploaded segment, if every condition holds: it
 // fails with a [*Refused] that says which does not. It returns when the disk space
 // is free; reads under way are waited for, new ones go to the store. Handles that
@@ -97,7 +113,7 @@ func (v *Volume) Evict(ctx context.Context, p *Partition, s Segment) error {
 	if reason := p.Evictable(s.Start, bounds); reason != "" {
 		return refuse(reason)
 	}
-	if err := v.leave(p, s, fd); err != nil {
+	if err := v.leave(p, s, bounds, fd); err != nil {
 		return err
 	}
 	return v.emptyLeaving(f, fd)
@@ -118,7 +134,7 @@ func (v *Volume) goOnLeaving(p *Partition, f *File, fd int) error {
 
 // leave renames the segment's file, under its lock and after all conditions were
 // looked at again. From here on reads go to the store.
-func (v *Volume) leave(p *Partition, s Segment, fd int) error {
+func (v *Volume) leave(p *Partition, s Segment, bounds layout.Bounds, fd int) error {
 	f := s.File
 	dir, err := v.openDir(p.dir)
 	if err != nil {
@@ -128,6 +144,9 @@ func (v *Volume) leave(p *Partition, s Segment, fd int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if reason := f.stays(link{p.dir, s.Name()}, fd); reason != "" {
+		return refuse(reason)
+	}
+	if reason := p.sealed(s.Start, bounds); reason != "" {
 		return refuse(reason)
 	}
 	err = v.step("evict:rename", func() error {

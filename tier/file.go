@@ -203,6 +203,12 @@ func (f *File) removeLink(l link) {
 	}
 }
 
+// addHome makes l the name that the record stands beside.
+func (f *File) addHome(l link) {
+	f.removeLink(l)
+	f.links = append([]link{l}, f.links...)
+}
+
 // replaceLink keeps the place of old, so that a home stays the home.
 func (f *File) replaceLink(old, new link) {
 	f.removeLink(new)

@@ -43,6 +43,8 @@ type epochState struct {
 	Nonce string `json:"nonce"`
 	// Claimed: the store has had an owner object of this volume.
 	Claimed bool `json:"claimed,omitempty"`
+	// Ours are the nonces that the owner object may have: see saveEpoch.
+	Ours []string `json:"ours,omitempty"`
 }
 
 // RootAttr are the attributes of the volume's root as the broker sees them; the
@@ -101,37 +103,29 @@ func (v *Volume) mint() error {
 	return v.step("mint:volume", func() error { return createJSON(v.dirs.base, volumeFile, v.id) })
 }
 
-// raiseEpoch makes this mount's epoch durable here before anyone hears of it.
+// raiseEpoch picks this mount's epoch. It becomes durable with the claim: a mount
+// that claims nothing leaves no trace, and a full disk does not stop one.
 func (v *Volume) raiseEpoch() error {
 	if err := readJSON(v.dirs.base, epochFile, &v.id.previous); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return v.setEpoch(v.id.previous.Epoch + 1)
-}
-
-func (v *Volume) setEpoch(epoch uint64) error {
-	state := epochState{epoch, randomHex(8), v.id.previous.Claimed}
-	err := v.step("epoch:local", func() error { return writeJSON(v.dirs.base, epochFile, state) })
-	if err != nil {
-		return err
-	}
-	v.mu.Lock()
-	v.id.Epoch, v.id.Nonce = state.Epoch, state.Nonce
-	v.mu.Unlock()
+	v.setEpoch(v.id.previous.Epoch + 1)
 	return nil
 }
 
-// keepClaimed notes, once, that the store has an owner object of the volume.
-func (v *Volume) keepClaimed() error {
+func (v *Volume) setEpoch(epoch uint64) {
 	v.mu.Lock()
-	known := v.id.previous.Claimed
-	v.id.previous.Claimed = true
-	state := epochState{v.id.Epoch, v.id.Nonce, true}
-	v.mu.Unlock()
-	if known {
-		return nil
-	}
-	return v.step("epoch:claimed", func() error { return writeJSON(v.dirs.base, epochFile, state) })
+	defer v.mu.Unlock()
+	v.id.Epoch, v.id.Nonce = epoch, randomHex(8)
+}
+
+// saveEpoch keeps this mount's epoch, with the nonces that the owner object may
+// have: that of the last claim that succeeded, and those of the claims tried since.
+func (v *Volume) saveEpoch(step string, claimed bool, nonces ...string) error {
+	id := v.Identity()
+	return v.step(step, func() error {
+		return writeJSON(v.dirs.base, epochFile, epochState{id.Epoch, id.Nonce, claimed, nonces})
+	})
 }
 
 // instance names the machine, the file system and the inode of the identity: a

@@ -430,6 +430,7 @@ func TestOwner(t *testing.T) {
 	}
 
 	old := newWorld(t, 0)
+	old.do(old.v.CheckOwner(t.Context()))
 	epoch, err := os.ReadFile(filepath.Join(old.path, ".tierfs/epoch"))
 	old.do(err)
 	for range 2 {

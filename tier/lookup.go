@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -34,8 +35,9 @@ func (v *Volume) openDir(h handle.Handle) (int, error) {
 
 // entry is a name resolved below.
 type entry struct {
-	below string // the name below: N.log or N.remote
-	stat  unix.Stat_t
+	below  string // the name below: N.log or N.remote
+	stat   unix.Stat_t
+	handle handle.Handle
 }
 
 func (e entry) regular() bool { return e.stat.Mode&unix.S_IFMT == unix.S_IFREG }
@@ -49,13 +51,15 @@ func (v *Volume) resolve(d Dir, name string) (entry, handle.Handle, error) {
 	err := fstatat(d.FD, name, &e.stat)
 	if errors.Is(err, unix.ENOENT) {
 		e.below = remoteName(name)
-		err = fstatat(d.FD, e.below, &e.stat)
+		if err = fstatat(d.FD, e.below, &e.stat); errors.Is(err, unix.ENAMETOOLONG) {
+			err = unix.ENOENT // too long for a marker, not for a name
+		}
 	}
 	if err != nil {
 		return entry{}, handle.Handle{}, err
 	}
-	h, err := handle.At(d.FD, e.below)
-	return e, h, err
+	e.handle, err = handle.At(d.FD, e.below)
+	return e, e.handle, err
 }
 
 // Lookup resolves a name. It fails with ENOENT for names that are hidden or
@@ -74,7 +78,7 @@ func (v *Volume) Lookup(d Dir, name string) (Entry, error) {
 			return out, nil
 		}
 		out.File = v.FileOf(h)
-		out.File.learn(link{d.Handle, name})
+		v.learn(out.File, d, name)
 		if v.settle(d, name, e, &out) {
 			return out, nil
 		}
@@ -104,21 +108,23 @@ func (v *Volume) settle(d Dir, name string, e entry, out *Entry) bool {
 
 // learn notes a name of the file if the name is a segment's or of a file beside
 // one: a change of the file then tells the partition.
-func (f *File) learn(l link) {
-	if _, _, ok := segment.ParseStem(l.name); !ok {
+func (v *Volume) learn(f *File, d Dir, name string) {
+	if _, _, ok := segment.ParseStem(name); !ok {
 		return
 	}
+	l := link{d.Handle, name}
 	f.mu.RLock()
-	for _, have := range f.links {
-		if have == l {
-			f.mu.RUnlock()
-			return
-		}
-	}
+	known := slices.Contains(f.links, l)
 	f.mu.RUnlock()
+	if known {
+		return
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.links = append(f.links, l)
+	// A rename or an unlink may have overtaken the lookup.
+	if _, h, err := v.resolve(d, name); err == nil && h == f.handle {
+		f.addLink(l)
+	}
 }
 
 // Create makes a regular file that must not exist yet, opened with flags, and
@@ -154,7 +160,7 @@ func (v *Volume) Create(d Dir, name string, flags int, mode uint32) (int, Entry,
 func (v *Volume) named(f *File, d Dir, name string) {
 	l := link{d.Handle, name}
 	start, suffix, ok := segment.ParseStem(name)
-	if !ok && !f.hasRecord() {
+	if !ok && f.state == Local {
 		v.look(d, name)
 		return
 	}

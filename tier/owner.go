@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tierfs/tierfs/durable"
@@ -105,7 +106,7 @@ func (v *Volume) checkOwner(ctx context.Context, claimed bool) error {
 	reason := ""
 	if have.Instance != id.Instance {
 		reason = "it is a copy, or moved to another machine or disk"
-	} else if have.Epoch > id.previous.Epoch {
+	} else if !slices.Contains(id.previous.Ours, have.Nonce) {
 		reason = fmt.Sprintf("it is an older state: epoch %d, the store has seen %d", id.previous.Epoch, have.Epoch)
 	}
 	if reason == "" {
@@ -116,9 +117,7 @@ func (v *Volume) checkOwner(ctx context.Context, claimed bool) error {
 	}
 	v.log.Warn("taking the volume over", "reason", reason, "from", have.Instance)
 	if have.Epoch >= id.Epoch {
-		if err := v.setEpoch(have.Epoch + 1); err != nil {
-			return err
-		}
+		v.setEpoch(have.Epoch + 1)
 	}
 	return v.claim(ctx, false)
 }
@@ -131,6 +130,11 @@ func (v *Volume) claim(ctx context.Context, first bool) error {
 		Volume: id.ID, Instance: id.Instance, Epoch: id.Epoch, Nonce: id.Nonce, Broker: v.brokerName(),
 	}
 	b, err := json.Marshal(want)
+	if err != nil {
+		return err
+	}
+	// Here before there: the store never has a nonce that this disk does not know.
+	err = v.saveEpoch("epoch:local", id.previous.Claimed, append(slices.Clone(id.previous.Ours), id.Nonce)...)
 	if err != nil {
 		return err
 	}
@@ -147,7 +151,7 @@ func (v *Volume) claim(ctx context.Context, first bool) error {
 	if have != want {
 		return fmt.Errorf("%w: instance %s claimed it at the same time", ErrNotOwner, have.Instance)
 	}
-	return v.keepClaimed()
+	return v.saveEpoch("epoch:claimed", true, id.Nonce)
 }
 
 func (v *Volume) readOwner(ctx context.Context) (ownerRecord, error) {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -23,6 +24,8 @@ const reasonUndecided layout.Reason = "layout not known yet"
 type Partition struct {
 	v   *Volume
 	dir handle.Handle
+
+	saving sync.Mutex // held while the hidden file is written
 
 	// Guarded by v.mu.
 	path     string // relative to the volume's root
@@ -209,37 +212,38 @@ func (p *Partition) ensureIncarnation() (marker.Incarnation, error) {
 	if err != nil {
 		return inc, err
 	}
-	state.Incarnation = inc.String()
-	return inc, p.saveState("mint:partition", state)
+	return inc, p.saveState("mint:partition", func(s *partitionState) { s.Incarnation = inc.String() })
 }
 
 // disqualify keeps durably that the partition is never tiered.
 func (p *Partition) disqualify(why layout.Reason) error {
-	p.v.mu.RLock()
-	state := p.state
-	p.v.mu.RUnlock()
-	if state.Never != "" {
-		return nil
-	}
-	state.Never = why
-	return p.saveState("partition:never", state)
+	return p.saveState("partition:never", func(s *partitionState) { s.Never = cmp.Or(s.Never, why) })
 }
 
-func (p *Partition) saveState(step string, state partitionState) error {
-	fd, err := p.dir.Open(p.v.root, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if err := p.v.step(step, func() error { return writeJSON(fd, partitionFile, state) }); err != nil {
-		return err
-	}
+func (p *Partition) saveState(step string, change func(*partitionState)) error {
+	p.saving.Lock()
+	defer p.saving.Unlock()
 	p.v.mu.Lock()
-	defer p.v.mu.Unlock()
-	p.state = state
+	before := p.state
+	change(&p.state) // what is known counts, written or not
+	state := p.state
 	p.classify()
 	p.v.markDirty(p)
-	return nil
+	p.v.mu.Unlock()
+	if state == before {
+		return nil
+	}
+	fd, err := p.dir.Open(p.v.root, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC)
+	if err == nil {
+		defer unix.Close(fd)
+		err = p.v.step(step, func() error { return writeJSON(fd, partitionFile, state) })
+	}
+	if err != nil {
+		p.v.mu.Lock()
+		p.state.Incarnation = before.Incarnation // not minted
+		p.v.mu.Unlock()
+	}
+	return err
 }
 
 // moved renames the catalog's paths after a directory was renamed.

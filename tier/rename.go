@@ -137,6 +137,9 @@ func (v *Volume) renameDir(src, dst *locked, nd Dir, newName string, flags uint3
 	if err != nil {
 		return err
 	}
+	if dst != nil && flags&unix.RENAME_EXCHANGE == 0 {
+		v.forgetPartition(dst.handle)
+	}
 	oldPath, newPath = join(oldPath, src.name), join(newPath, newName)
 	if flags&unix.RENAME_EXCHANGE != 0 {
 		v.moved(newPath, "\x00")
@@ -191,13 +194,13 @@ func (v *Volume) renameFile(src, dst *locked, nd Dir, newName string, flags uint
 	if f.state.remoteNamed() {
 		newBelow = remoteName(newName)
 	}
+	if err := v.replaced(dst, newBelow); err != nil {
+		return err
+	}
 	if f.state == Filling {
 		if err := v.copyRecord(nd, newName, f.rec); err != nil {
 			return err
 		}
-	}
-	if err := v.replaced(dst, newBelow); err != nil {
-		return err
 	}
 	err := v.step("rename:name", func() error { return renameat(src.dir.FD, src.below, nd.FD, newBelow, uint(flags)) })
 	if err != nil {
@@ -250,7 +253,11 @@ func (v *Volume) replaced(dst *locked, newBelow string) error {
 	if dst.below != newBelow && !f.state.remoteNamed() {
 		// The old file is N.log and the new one will be N.remote. Both at once would
 		// be two segments of one name, so the old one goes first.
-		return v.step("rename:replaced", func() error { return unlinkat(dst.dir.FD, dst.below, 0) })
+		err := v.step("rename:replaced", func() error { return unlinkat(dst.dir.FD, dst.below, 0) })
+		if err == nil {
+			v.unnamed(f, dst.link())
+		}
+		return err
 	}
 	return nil
 }

@@ -163,6 +163,15 @@ func (v *Volume) removeTombstone(t Tombstone) error {
 func (v *Volume) forgetIncarnations(retired []Tombstone) {
 	live, _ := v.inUse()
 	used := map[marker.Incarnation]bool{}
+	intents, err := readNames(v.dirs.intents)
+	if err != nil {
+		return
+	}
+	for _, name := range intents {
+		if rec, err := uploadOf(name); err == nil {
+			used[rec.Incarnation] = true
+		}
+	}
 	for k := range live {
 		used[k.inc] = true
 	}

@@ -23,6 +23,7 @@ type scanner struct {
 	buried map[uploadKey]bool // uploads that have a tombstone
 	live   map[uploadKey]bool // uploads that a marker names
 
+	unmarked  []unmarked // decided when every other name is
 	leftovers []leftover // records beside nothing: decided when live is whole
 }
 
@@ -30,6 +31,12 @@ type leftover struct {
 	dir  handle.Handle
 	name string
 	rec  marker.Record
+}
+
+type unmarked struct {
+	dir        handle.Handle
+	path, name string
+	cause      error
 }
 
 // names of one visible file below.
@@ -52,6 +59,9 @@ func (v *Volume) scan(ctx context.Context) error {
 		}
 	}
 	if err := s.dir(v.root, ""); err != nil {
+		return err
+	}
+	if err := s.settleUnmarked(); err != nil {
 		return err
 	}
 	if err := s.settleLeftovers(); err != nil {
@@ -194,6 +204,7 @@ func (s *scanner) pair(d Dir, name string, f *File) error {
 		return v.buryMarker("boot:tombstone", d.FD, uploadedName(name), rec)
 	}
 	f.state, f.rec, f.found = Uploaded, rec, true
+	f.addHome(link{d.Handle, name})
 	s.live[keyOf(rec)] = true
 	return nil
 }
@@ -235,7 +246,8 @@ func (s *scanner) remote(d Dir, path, name string, uploaded bool) error {
 	case uploaded:
 		err = s.unfinished(d, path, name, f)
 	default:
-		err = s.unmarked(d, path, name, f, err)
+		s.unmarked = append(s.unmarked, unmarked{d.Handle, path, name, err})
+		return nil
 	}
 	if err != nil {
 		return err
@@ -279,7 +291,7 @@ func (s *scanner) unfinished(d Dir, path, name string, f *File) error {
 	}
 	defer unix.Close(fd)
 	f.rec = rec
-	f.addLink(link{d.Handle, name})
+	f.addHome(link{d.Handle, name})
 	s.live[keyOf(rec)] = true
 	whole, err := hasBytes(s.ctx, fd, rec)
 	if err != nil && !errors.Is(err, unix.EIO) {
@@ -297,19 +309,56 @@ func (s *scanner) unfinished(d Dir, path, name string, f *File) error {
 	return v.unlinkRecord("boot:record", f)
 }
 
-// unmarked handles an N.remote that is no marker and has no record beside it. An
-// empty one with a tombstone was being truncated; one that has its own name as
-// well was being renamed back. Anything else is a quarantine.
-func (s *scanner) unmarked(d Dir, path, name string, f *File, cause error) error {
+// settleUnmarked decides about each N.remote that is no marker and has no record
+// beside it. The record may stand beside another name of its inode: then it is as
+// that one is. An empty one with a tombstone was being truncated. Anything else is
+// a quarantine.
+func (s *scanner) settleUnmarked() error {
+	for _, u := range s.unmarked {
+		fd, err := s.v.openDir(u.dir)
+		if err != nil {
+			return err
+		}
+		err = s.settle(Dir{fd, u.dir}, u)
+		_ = unix.Close(fd)
+		if err != nil {
+			return fmt.Errorf("%s: %w", join(u.path, u.name), err)
+		}
+	}
+	return nil
+}
+
+func (s *scanner) settle(d Dir, u unmarked) error {
+	v := s.v
 	var st unix.Stat_t
-	if err := fstatat(d.FD, remoteName(name), &st); err != nil {
+	if err := fstatat(d.FD, remoteName(u.name), &st); err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return nil // came back with another name of its inode
+		}
 		return err
 	}
-	if st.Size == 0 && s.truncated(d, name) {
-		f.addLink(link{d.Handle, name})
-		return s.v.localName("boot:truncated", f, Local)
+	h, err := handle.At(d.FD, remoteName(u.name))
+	if err != nil {
+		return err
 	}
-	s.quarantine(f, path, name, cause.Error())
+	f := v.FileOf(h)
+	defer f.Release()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.addLink(link{d.Handle, u.name})
+	switch {
+	case f.state == Remote:
+	case f.state == Uploaded:
+		err = v.localName("boot:back", f, Uploaded)
+	case st.Size == 0 && s.truncated(d, u.name):
+		err = v.localName("boot:truncated", f, Local)
+	default:
+		s.quarantine(f, u.path, u.name, u.cause.Error())
+	}
+	if err != nil {
+		return err
+	}
+	v.named(f, d, u.name)
 	return nil
 }
 
@@ -340,13 +389,21 @@ func (s *scanner) truncated(d Dir, name string) bool {
 // somebody else made the local file; it is served, and the marker is left alone.
 func (s *scanner) twins(d Dir, path, name string, n names) error {
 	rec, err := marker.Read(d.FD, remoteName(name))
+	if err != nil && n.uploaded { // it was being brought back
+		rec, err = marker.Read(d.FD, uploadedName(name))
+	}
 	if err == nil && s.buried[keyOf(rec)] {
 		err = s.v.step("boot:twin", func() error { return durable.Unlink(d.FD, remoteName(name)) })
 		if err != nil {
 			return err
 		}
 	} else {
-		s.v.log.Error("a segment is there twice, local and remote; the local one is served", "segment", join(path, name))
+		aside := ".tierfs-twin-" + remoteName(name)
+		s.v.log.Error("a segment is there twice, local and remote; the local one is served",
+			"segment", join(path, name), "other", aside)
+		if err := renameat(d.FD, remoteName(name), d.FD, aside, unix.RENAME_NOREPLACE); err != nil {
+			return err
+		}
 	}
 	n.remote = false
 	return s.file(d, path, name, n)

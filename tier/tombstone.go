@@ -82,7 +82,14 @@ func (v *Volume) buried(rec marker.Record) {
 // rename, which needs no space and no store.
 func (v *Volume) buryMarker(step string, dir int, marker string, rec marker.Record) error {
 	err := v.step(step, func() error {
-		if err := renameat(dir, marker, v.dirs.tombstones, uploadFile(rec), 0); err != nil {
+		err := renameat(dir, marker, v.dirs.tombstones, uploadFile(rec), 0)
+		if errors.Is(err, unix.ENOENT) { // an earlier try failed behind the rename
+			var st unix.Stat_t
+			if fstatat(v.dirs.tombstones, uploadFile(rec), &st) == nil {
+				err = nil
+			}
+		}
+		if err != nil {
 			return err
 		}
 		if err := durable.SyncDir(v.dirs.tombstones); err != nil {

@@ -95,10 +95,8 @@ func (v *Volume) drop(l *locked) error {
 			return err
 		}
 		gone = true
-	case f.state == Filling && l.stat.Nlink == 1:
-		if err := v.buryMarker("unlink:tombstone", l.dir.FD, uploadedName(l.name), f.rec); err != nil {
-			return err
-		}
+	case f.state == Filling && home == l.link():
+		return v.dropFilling(l)
 	}
 	if !gone {
 		if err := v.step("unlink:name", func() error { return unlinkat(l.dir.FD, l.below, 0) }); err != nil {
@@ -107,6 +105,40 @@ func (v *Volume) drop(l *locked) error {
 	}
 	v.unnamed(f, l.link())
 	return nil
+}
+
+// dropFilling removes the name that the record of a file stands beside which is
+// being brought back. The inode is no marker now, so the name goes first: a record
+// beside nothing becomes a tombstone at the next start.
+func (v *Volume) dropFilling(l *locked) error {
+	f := l.file
+	if len(f.links) > 1 { // another name needs the record
+		if err := v.handRecordOn(l, f.links[1]); err != nil {
+			return err
+		}
+	}
+	if err := v.step("unlink:name", func() error { return unlinkat(l.dir.FD, l.below, 0) }); err != nil {
+		return err
+	}
+	v.unnamed(f, l.link())
+	if len(f.links) > 0 {
+		return nil
+	}
+	if err := v.buryMarker("unlink:tombstone", l.dir.FD, uploadedName(l.name), f.rec); err != nil {
+		v.log.Error("a record stays beside nothing until the next start", "segment", l.name, "err", err)
+	}
+	return nil
+}
+
+func (v *Volume) handRecordOn(l *locked, next link) error {
+	dir, err := v.openDir(next.dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	return v.step("unlink:record", func() error {
+		return durable.Rename(l.dir.FD, uploadedName(l.name), dir, uploadedName(next.name))
+	})
 }
 
 // forgetObject turns the record beside an uploaded file into a tombstone, after
@@ -138,27 +170,46 @@ func (v *Volume) stay(f *File) error { return v.localName("evict:back", f, Uploa
 // place where it has one.
 func (v *Volume) localName(step string, f *File, state State) error {
 	for _, l := range f.links {
-		dir, err := v.openDir(l.dir)
-		if err != nil {
-			return err
-		}
-		err = v.step(step, func() error {
-			v.names.Lock()
-			err := renameat(dir, remoteName(l.name), dir, l.name, unix.RENAME_NOREPLACE)
-			v.names.Unlock()
-			if err != nil {
-				return err
-			}
-			return durable.SyncDir(dir)
-		})
-		_ = unix.Close(dir)
-		if err != nil {
+		if err := v.step(step, func() error { return v.renameBack(f, l) }); err != nil {
 			return err
 		}
 	}
+	// Whatever becomes of the fsyncs: the names are these now.
 	f.state = state
 	v.touchedLocked(f)
+	for _, l := range f.links {
+		if err := v.syncDir(l.dir); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// renameBack gives one name back; one that is back already is no error.
+func (v *Volume) renameBack(f *File, l link) error {
+	dir, err := v.openDir(l.dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	v.names.Lock()
+	err = renameat(dir, remoteName(l.name), dir, l.name, unix.RENAME_NOREPLACE)
+	v.names.Unlock()
+	if errors.Is(err, unix.ENOENT) {
+		if h, herr := handle.At(dir, l.name); herr == nil && h == f.handle {
+			return nil
+		}
+	}
+	return err
+}
+
+func (v *Volume) syncDir(h handle.Handle) error {
+	dir, err := v.openDir(h)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	return durable.SyncDir(dir)
 }
 
 // Rmdir removes a directory in which the broker sees nothing. What tierfs keeps
