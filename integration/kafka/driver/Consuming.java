@@ -23,6 +23,7 @@ final class Consuming {
     private final Properties config = new Properties();
     private final boolean readCommitted;
     private final boolean compare;
+    private final boolean fromStart;
     private final long stallLimit; // ms without a record before the read has failed
     private long records;
     private long bytes;
@@ -34,6 +35,7 @@ final class Consuming {
         String isolation = args.text("isolation", "read_uncommitted");
         readCommitted = isolation.equals("read_committed");
         compare = args.text("compare", "yes").equals("yes");
+        fromStart = args.text("from", "zero").equals("start");
         stallLimit = args.number("stall", 120_000);
         config.put("bootstrap.servers", bootstrap);
         config.put("isolation.level", isolation);
@@ -43,18 +45,23 @@ final class Consuming {
         config.put("default.api.timeout.ms", (int) Math.max(60_000, stallLimit));
     }
 
-    /** Reads every partition from offset 0 to the end that it had at the start. */
+    /** Reads every partition from offset 0, or from where its log starts by now, to the end that it had at the start. */
     String all() {
         long start = System.nanoTime();
         try (KafkaConsumer<byte[], byte[]> consumer = open()) {
             List<TopicPartition> partitions = partitions();
             consumer.assign(partitions);
             Map<TopicPartition, Long> ends = ends(consumer, partitions);
-            partitions.forEach(p -> consumer.seek(p, 0));
+            Map<TopicPartition, Long> starts = new HashMap<>();
+            partitions.forEach(p -> starts.put(p, 0L));
+            if (fromStart) {
+                starts.putAll(consumer.beginningOffsets(partitions));
+            }
+            starts.forEach(consumer::seek);
             Map<Integer, Progress> progress = new HashMap<>();
             partitions.forEach(p -> progress.put(p.partition(), new Progress()));
             List<TopicPartition> left = new ArrayList<>(partitions);
-            left.removeIf(p -> ends.get(p) == 0);
+            left.removeIf(p -> ends.get(p) <= starts.get(p));
             while (!left.isEmpty()) {
                 for (ConsumerRecord<byte[], byte[]> r : poll(consumer)) {
                     if (r.offset() < ends.get(new TopicPartition(r.topic(), r.partition()))) {
@@ -66,7 +73,7 @@ final class Consuming {
                 }
             }
             if (compare) {
-                ends.forEach((p, end) -> complete(p.partition(), end, progress.get(p.partition()).seen));
+                ends.forEach((p, end) -> complete(p.partition(), starts.get(p), end, progress.get(p.partition()).seen));
             }
         }
         return result(start);
@@ -197,9 +204,9 @@ final class Consuming {
         }
     }
 
-    private void complete(int index, long end, BitSet seen) {
+    private void complete(int index, long start, long end, BitSet seen) {
         Ledger.Partition partition = ledger.partition(index);
-        long sequence = partition.missing(seen, end, readCommitted);
+        long sequence = partition.missing(seen, start, end, readCommitted);
         if (sequence >= 0) {
             throw new Ledger.Mismatch(at(index, partition.offset(sequence)) + " sequence " + sequence + " was acknowledged and is missing");
         }

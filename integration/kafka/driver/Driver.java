@@ -85,6 +85,7 @@ public final class Driver {
             case "ping" -> "";
             case "format" -> format(args);
             case "create" -> create(args);
+            case "alter" -> alter(args);
             case "delete" -> delete(args);
             case "logdirs" -> logDirs(args);
             case "consume" -> {
@@ -135,6 +136,16 @@ public final class Driver {
             cluster.create(topic, partitions, configs);
         }
         ledgers.put(topic, ledger);
+        return "";
+    }
+
+    private static String alter(Args args) throws Exception {
+        String topic = args.text("topic");
+        Map<String, String> configs = args.under("config.");
+        try (Cluster cluster = new Cluster(args.text("bootstrap"))) {
+            args.done();
+            cluster.alter(topic, configs);
+        }
         return "";
     }
 

@@ -136,11 +136,11 @@ final class Ledger {
             return committed.get((int) sequence) ? Fate.COMMITTED : aborted.get((int) sequence) ? Fate.ABORTED : Fate.UNKNOWN;
         }
 
-        /** The first settled record below offset end that a reader from the beginning should have seen and did not, or -1. */
-        synchronized long missing(BitSet seen, long end, boolean readCommitted) {
+        /** The first settled record of the offsets from start to end (exclusive) that a reader should have seen and did not, or -1. */
+        synchronized long missing(BitSet seen, long start, long end, boolean readCommitted) {
             for (int i = 0; i < next; i++) {
                 boolean expected = committed.get(i) || (!readCommitted && aborted.get(i));
-                if (expected && offsets[i] >= 0 && offsets[i] < end && !seen.get(i)) {
+                if (expected && offsets[i] >= start && offsets[i] < end && !seen.get(i)) {
                     return i;
                 }
             }
