@@ -152,11 +152,13 @@ func outage() time.Duration {
 	return 10 * time.Second
 }
 
-// TestStoreOutage takes the store away while records are produced and evicted ones are read. The first read deadline is shorter
-// than the outage, so that the consumer meets errors and has to retry.
+// TestStoreOutage takes the store away while records are produced and evicted ones are read: by a consumer, whose deadline is
+// shorter than the outage, so that it meets errors and has to retry, and by the broker's log cleaner, which must not meet any.
 func TestStoreOutage(t *testing.T) {
 	store, server := s3Store(t)
-	f := newFixture(t, store, rig.Options{Binary: checked, Settings: "[fetch]\ntimeout = \"3 s\"\n"})
+	f := newFixture(t, store, rig.Options{
+		Binary: checked, Settings: "[fetch]\ntimeout = \"3 s\"\n", Broker: map[string]string{"log.cleaner.backoff.ms": "200"},
+	})
 	f.up()
 	f.do("create", "topic=cold", "partitions=2", "min=1000", "max=9000")
 	f.do("produce", "topic=cold", "records=8000", "batch=65536")
@@ -167,6 +169,7 @@ func TestStoreOutage(t *testing.T) {
 	f.must(server.Stop())
 	producer := f.Go("produce", "topic=hot", "rate=1000", "timeout=20000")
 	consumer := f.Go("consume", "topic=cold", "stall=300000")
+	f.do("alter", "topic=cold", "config.cleanup.policy=compact", "config.min.cleanable.dirty.ratio=0.001")
 	started := time.Now()
 	seconds := int64(outage() / time.Second)
 	f.must(producer.Acked(f.ctx, 1000*seconds)) // at this rate the records themselves are the clock
@@ -186,6 +189,11 @@ func TestStoreOutage(t *testing.T) {
 	f.t.Logf("evicted records were read after the outage: %v", r)
 	if r.Int("records") != 8000 || r.Duration("longest_wait_ms") < outage()/2 {
 		f.t.Errorf("the consumer was not held up by the outage: %v", r)
+	}
+	f.eventually("the evicted segments are compacted", time.Minute, func() (bool, error) { return len(f.evicted("cold")) == 0, nil })
+	f.do("consume", "topic=cold")
+	if dirs := f.do("logdirs"); dirs.Int("offline") != 0 {
+		f.t.Errorf("a log directory is offline: %v", dirs)
 	}
 	if r, err := producer.Stop(f.ctx); err != nil || r.Int("failed") != 0 {
 		f.t.Errorf("the producer: %v, %v", r, err)
