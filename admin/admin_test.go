@@ -73,7 +73,7 @@ func (f *fake) Unmount() error {
 func start(t *testing.T, f *fake, change func(*Options)) (*Server, *Client) {
 	t.Helper()
 	o := Options{
-		Daemon: f, RunDir: filepath.Join(t.TempDir(), "run"), Volume: volume,
+		Daemon: f, RunDir: filepath.Join(tempDir(t), "run"), Volume: volume,
 		Metrics: prometheus.NewRegistry(), Ready: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
@@ -280,15 +280,30 @@ func TestWaitExit(t *testing.T) {
 }
 
 func TestNobodyAnswers(t *testing.T) {
-	_, err := NewClient(t.TempDir(), volume).Status(t.Context(), false)
+	_, err := NewClient(tempDir(t), volume).Status(t.Context(), false)
 	if err == nil || !strings.Contains(err.Error(), "no daemon answers") {
 		t.Errorf("got %v", err)
 	}
 }
 
+// tempDir is a directory with a path that is short enough for a socket below it, whatever the test is called.
+func tempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "admin-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 func TestSocket(t *testing.T) {
 	t.Run("modes", func(t *testing.T) {
-		dir := filepath.Join(t.TempDir(), "run")
+		dir := filepath.Join(tempDir(t), "run")
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -311,7 +326,7 @@ func TestSocket(t *testing.T) {
 		}
 	})
 	t.Run("a dead one is replaced", func(t *testing.T) {
-		dir := t.TempDir()
+		dir := tempDir(t)
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: SocketPath(dir, volume)})
 		if err != nil {
 			t.Fatal(err)
@@ -329,7 +344,7 @@ func TestSocket(t *testing.T) {
 
 func TestSocketEnds(t *testing.T) {
 	t.Run("gone after Close", func(t *testing.T) {
-		dir := t.TempDir()
+		dir := tempDir(t)
 		s, err := Start(Options{Daemon: &fake{}, RunDir: dir, Volume: volume, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
@@ -342,8 +357,8 @@ func TestSocketEnds(t *testing.T) {
 		}
 	})
 	t.Run("directory is a link", func(t *testing.T) {
-		dir := filepath.Join(t.TempDir(), "run")
-		if err := os.Symlink(t.TempDir(), dir); err != nil {
+		dir := filepath.Join(tempDir(t), "run")
+		if err := os.Symlink(tempDir(t), dir); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := listenSocket(dir, volume); err == nil {
@@ -356,7 +371,7 @@ func TestSocketEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		dir := t.TempDir()
+		dir := tempDir(t)
 		_, err = Start(Options{Daemon: &fake{}, RunDir: dir, Volume: volume, Listen: l.Addr().String(), Log: slog.New(slog.DiscardHandler)})
 		if err == nil || !strings.Contains(err.Error(), "admin.listen") {
 			t.Errorf("got %v", err)
