@@ -7,7 +7,8 @@
 //   - Bytes from the store are served only after Object.Check has accepted the whole batches that they belong to; bytes
 //     from the disk only after the checksums of their blocks have matched. Without an index there is no telling where
 //     batches start: then only what begins at 0 is checked, as far as whole batches reach.
-//   - A range is fetched once, however many readers wait for it. A reader that leaves does not end the fetch; a fetch that
+//   - A range is fetched once, however many readers wait for it. A reader that leaves does not end the fetch; one that has
+//     not begun then goes behind those that somebody waits for, and of these only a few are kept. A fetch that
 //     fails fails those who wait for it, once, and the next reader has it tried afresh. Each fetch ends when the store's
 //     decorators say so; readers leave with their own contexts.
 //   - The files on disk, together with what is reserved for those to come, never exceed the budget.

@@ -22,6 +22,7 @@ func (c *Cache) ReadAt(ctx context.Context, o Object, p []byte, off int64) error
 		pos := off + int64(at)
 		g, err := c.pin(ctx, o, pos, int64(len(p)-at), at == 0 && !retried)
 		if err != nil {
+			c.abandon(o.Key, pos, off+int64(len(p)))
 			return c.readDone(true, err)
 		}
 		n := int(min(int64(len(p)-at), g.extent.end-pos))
@@ -38,6 +39,7 @@ func (c *Cache) ReadAt(ctx context.Context, o Object, p []byte, off int64) error
 		case behind && !retried && ctx.Err() == nil && c.ctx.Err() == nil:
 			retried = true // what failed was nobody's read; this reader's own fetch has not been tried
 		default:
+			c.abandon(o.Key, pos, off+int64(len(p)))
 			return c.readDone(true, err)
 		}
 	}

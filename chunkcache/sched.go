@@ -41,10 +41,15 @@ func (c *Cache) add(obj *object, l *load) *extent {
 		c.aheadBytes += e.length()
 	}
 	c.enqueue(e)
-	if l.class != waiting && c.queues[l.class].Len() > fillQueue*c.opts.Concurrency {
-		c.abort(c.queues[l.class].Front().Value.(*extent), errForgotten)
-	}
+	c.forgetOldest(l.class)
 	return e
+}
+
+// forgetOldest gives up the oldest load of a background class when too many of them are queued. c.mu is held.
+func (c *Cache) forgetOldest(k class) {
+	if k != waiting && c.queues[k].Len() > fillQueue*c.opts.Concurrency {
+		c.abort(c.queues[k].Front().Value.(*extent), errForgotten)
+	}
 }
 
 func (c *Cache) enqueue(e *extent) {
@@ -64,6 +69,35 @@ func (c *Cache) promote(e *extent) {
 		c.dequeue(e)
 		e.load.class = waiting
 		c.enqueue(e)
+	}
+}
+
+// abandon is for a reader who leaves before he has [lo, hi) of an object: what is queued there for nobody else goes behind
+// those who wait, and is forgotten like a fill when too much is queued. What is under way goes on.
+func (c *Cache) abandon(key string, lo, hi int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	obj := c.byKey[key]
+	if obj == nil {
+		return
+	}
+	var left []*extent
+	for _, e := range obj.extents[obj.at(lo):] {
+		if e.start >= hi {
+			break
+		}
+		if e.state == queued && e.load.class == waiting && e.pins == 0 {
+			left = append(left, e)
+		}
+	}
+	for _, e := range left {
+		c.dequeue(e)
+		e.load.class = filling
+		c.enqueue(e)
+		c.forgetOldest(filling)
+	}
+	if len(left) > 0 {
+		c.dispatch() // what is behind them may be small enough
 	}
 }
 
