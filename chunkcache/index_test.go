@@ -162,3 +162,36 @@ func TestMisfit(t *testing.T) {
 	f.read(o, data, 0, o.Size)
 	f.consistent()
 }
+
+// TestMisfitInMemory: the same for what could not go to the disk.
+func TestMisfitInMemory(t *testing.T) {
+	f := newFixture(t, func(o *Options) { o.Size = 4096 }) // smaller than any chunk
+	o, data := f.store.object("k", 200<<10, 3000)
+	plain := o
+	plain.Index = nil
+	f.read(plain, data, 100_000, 10_000)
+	f.settleDown()
+	f.mu.Lock()
+	e := f.byKey["k"].extents[0]
+	f.memory.Del(tableKey(e.obj.hash)) // its time is over
+	f.memory.Wait()
+	f.mu.Unlock()
+	if e.state != held {
+		t.Fatalf("state %d", e.state)
+	}
+	end, flips := e.end, 1
+	f.store.set(func(s *fakeStore) {
+		s.mangle = func(g get, b []byte) []byte {
+			if at := end + 10 - g.off; flips > 0 && at >= 0 && at < g.n {
+				flips--
+				b[at] ^= 1
+			}
+			return b
+		}
+	})
+	f.read(o, data, end, 1000)
+	if flips > 0 {
+		t.Error("nothing was fetched")
+	}
+	f.consistent()
+}

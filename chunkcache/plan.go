@@ -33,15 +33,20 @@ func (c *Cache) firstEnd(t *table, start, want, hi int64) int64 {
 // dropMisfits takes out what borders on [lo, hi) and was cut after another index: what would be fetched between could not
 // be checked. c.mu is held.
 func (c *Cache) dropMisfits(obj *object, t *table, lo, hi int64) {
-	var drop []*extent
+	var misfits, drop []*extent
 	for i := max(0, obj.at(lo)-1); i < len(obj.extents) && obj.extents[i].start <= hi; i++ {
-		if e := obj.extents[i]; e.state == stored && !(t.fits(e.start) && t.fits(e.end)) {
-			drop = append(drop, e)
+		if e := obj.extents[i]; e.state >= stored && !(t.fits(e.start) && t.fits(e.end)) {
+			misfits = append(misfits, e)
 		}
 	}
 	obj.users++ // the caller goes on with it
-	for _, e := range drop {
+	for _, e := range misfits {
+		if e.state == held {
+			c.letGo(e)
+			continue
+		}
 		c.remove(e)
+		drop = append(drop, e)
 	}
 	obj.users--
 	if len(drop) > 0 {
