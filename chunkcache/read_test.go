@@ -183,7 +183,11 @@ func TestFailedFetch(t *testing.T) {
 			})
 		}
 		<-begun
-		f.until("waiting", func() bool { return f.Stats().Waiting == 5 })
+		f.until("waiting for the fetch", func() bool { // not for the index any more
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.byKey[o.Key].extents[0].pins == 5
+		})
 		close(goOn)
 		wg.Wait()
 		if n := f.store.count(); n != 1 {
