@@ -16,6 +16,9 @@ type RetryOptions struct {
 	// Total bounds a job, with all its tries, whose context has no deadline: 90 s.
 	// A context's deadline counts instead where there is one.
 	Total time.Duration
+	// Patience is how long a job may go on failing, from the first failure since it
+	// last got on. 0: as long as its deadline lets it.
+	Patience time.Duration
 	// The pause before try n+1 is random between 0 and Base × 2^(n-1), at most
 	// Max; Throttle takes the place of Base after ErrThrottled. 100 ms, 1 s, 10 s.
 	Base, Throttle, Max time.Duration
@@ -40,8 +43,8 @@ func (o RetryOptions) withDefaults() RetryOptions {
 }
 
 // WithRetry repeats calls to s that failed for a Retryable reason, after a random
-// pause that grows. A pause that would not end before the job's deadline is not
-// begun: the last error is returned at once. The reader of a GetRange goes on
+// pause that grows. A pause that would not end before the job's deadline, or within
+// its patience, is not begun: the last error is returned at once. The reader of a GetRange goes on
 // after a broken connection with a new range from where it was.
 func WithRetry(s Store, o RetryOptions) Store { return &retrying{s, o.withDefaults()} }
 
@@ -55,7 +58,8 @@ type job struct {
 	o        RetryOptions
 	op       string
 	deadline time.Time
-	tries    int // since the last progress
+	tries    int       // since the last progress
+	failing  time.Time // since when; zero: the job gets on
 }
 
 func (r *retrying) job(ctx context.Context, op string) *job {
@@ -73,7 +77,7 @@ func (j *job) pause(ctx context.Context, err error) error {
 		return err
 	}
 	wait := max(j.backoff(errors.Is(err, ErrThrottled)), RetryAfter(err))
-	if !time.Now().Add(wait).Before(j.deadline) {
+	if !time.Now().Add(wait).Before(j.end()) {
 		return err
 	}
 	j.tries++
@@ -87,6 +91,20 @@ func (j *job) pause(ctx context.Context, err error) error {
 		return fmt.Errorf("%w, after: %w", context.Cause(ctx), err)
 	}
 }
+
+// end is when the job, which failed just now, must not be tried any more.
+func (j *job) end() time.Time {
+	if j.failing.IsZero() {
+		j.failing = time.Now()
+	}
+	if end := j.failing.Add(j.o.Patience); j.o.Patience > 0 && end.Before(j.deadline) {
+		return end
+	}
+	return j.deadline
+}
+
+// progress notes that the job gets on.
+func (j *job) progress() { j.tries, j.failing = 0, time.Time{} }
 
 func (j *job) backoff(throttled bool) time.Duration {
 	base := j.o.Base
@@ -167,7 +185,7 @@ func (r *resumingReader) Read(p []byte) (int, error) {
 		r.off += int64(n)
 		r.rest -= int64(n)
 		if n > 0 {
-			r.job.tries = 0
+			r.job.progress()
 		}
 		if err == io.EOF && r.rest > 0 {
 			err = shortRead(r.key, r.rest)

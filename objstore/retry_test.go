@@ -258,3 +258,57 @@ func TestRetryLostAnswer(t *testing.T) {
 		}
 	})
 }
+
+func TestPatience(t *testing.T) {
+	long := func(t *testing.T) context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	t.Run("ends what only fails", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			bare := sim.New(sim.Options{})
+			bare.SetHook(failing("put", -1, objstore.ErrTransient))
+			s := objstore.WithRetry(bare, objstore.RetryOptions{Patience: 10 * time.Second})
+			start := time.Now()
+			err := call(long(t), s, "put")
+			if took := time.Since(start); !errors.Is(err, objstore.ErrTransient) || took > 10*time.Second || bare.Count("put") < 3 {
+				t.Errorf("%v after %v and %d tries", err, took, bare.Count("put"))
+			}
+		})
+	})
+	t.Run("begins anew with each progress", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			bare := sim.New(sim.Options{})
+			content := bytes.Repeat([]byte("0123456789"), 100)
+			put(t, bare, "k", content)
+			reads := 0
+			bare.SetHook(func(_ context.Context, op, _ string) error {
+				if op != "read" {
+					return nil
+				}
+				time.Sleep(time.Second)
+				if reads++; reads%2 == 0 {
+					return objstore.ErrTransient
+				}
+				return nil
+			})
+			s := objstore.WithRetry(bare, objstore.RetryOptions{Patience: 10 * time.Second})
+			r, err := s.GetRange(long(t), "k", 0, int64(len(content)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			start := time.Now()
+			got := make([]byte, len(content))
+			for at := 0; at < len(got) && err == nil; {
+				var n int
+				n, err = r.Read(got[at:min(at+10, len(got))])
+				at += n
+			}
+			if err != nil || !bytes.Equal(got, content) || time.Since(start) < time.Minute {
+				t.Errorf("%v after %v", err, time.Since(start))
+			}
+		})
+	})
+}
