@@ -34,7 +34,8 @@ var (
 type Options struct {
 	Volume *tier.Volume
 	// Store has its decorators: deadlines (with [FloorRate] as their rate) and
-	// retries. It is used for uploads only; evictions and deletions use the volume's.
+	// retries (with [Patience] as theirs). It is used for uploads only; evictions and
+	// deletions use the volume's.
 	Store objstore.Store
 	// Features says what the store is known to do, now; nil or the zero value is
 	// safe: every object is read back.
@@ -210,6 +211,11 @@ func (b *Background) notOwner(err error) {
 	b.opt.Log.Error("not the volume's owner: nothing is uploaded, evicted or deleted; reads go on", "err", err)
 	b.changed.fire()
 }
+
+// Patience is how long the store's own retries may go on while an upload fails. What
+// fails for longer is the uploader's to try again: it then shows as a stall, and
+// only one upload at a time asks whether the store is back.
+const Patience = 10 * time.Second
 
 // FloorRate is the rate in bytes per second below which one upload counts as
 // hanging, for the deadlines around the store: 1 MiB/s, or less where the

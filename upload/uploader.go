@@ -192,8 +192,13 @@ func (u *uploader) queue(now time.Time) (first *lane, oldest, next time.Time) {
 	if u.trouble.until.After(now) {
 		next = u.trouble.until
 	}
+	// While as much is prepared as may be, that tries whether the store is back: what
+	// is not would be read for nothing. Now and then another one tries all the same,
+	// for it may be those alone that fail.
+	crowded := u.held >= maxHeld && u.trouble.failures%maxHeld > 0
 	for _, l := range u.lanes {
 		switch {
+		case crowded && l.held == nil:
 		case l.ready(now):
 			if first == nil || l.before(first, now) {
 				first = l

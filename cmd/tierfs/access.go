@@ -45,6 +45,7 @@ func openAccess(ctx context.Context, c *config.Config, known bool, m *metrics.Me
 	a.uploads = objstore.Decorate(seen, objstore.Options{
 		Metrics:  m.Store,
 		Deadline: objstore.DeadlineOptions{MinRate: upload.FloorRate(int64(c.Upload.Bandwidth), c.Upload.Concurrency)},
+		Retry:    objstore.RetryOptions{Patience: upload.Patience},
 	})
 	if known {
 		return a, nil
