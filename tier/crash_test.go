@@ -94,22 +94,43 @@ func TestCrash(t *testing.T) {
 				t.Run(fmt.Sprintf("%d %s", i, steps[i]), func(t *testing.T) {
 					w := newWorld(t, 3)
 					op.prepare(w)
-					at := 0
-					w.step = func(s string) {
-						if at == i {
-							panic(crash{s})
-						}
-						at++
-					}
-					crashed := runToCrash(func() { _ = op.run(w) })
-					if !crashed {
-						t.Fatalf("step %d was not reached", i)
-					}
+					w.crashAt(i, func() { _ = op.run(w) })
 					check(t, w, op)
 				})
 			}
 		})
 	}
+}
+
+// crashAt ends an operation at its i-th step.
+func (w *world) crashAt(i int, run func()) {
+	w.t.Helper()
+	at := 0
+	w.step = func(s string) {
+		if at == i {
+			panic(crash{s})
+		}
+		at++
+	}
+	if !runToCrash(run) {
+		w.t.Fatalf("step %d was not reached", i)
+	}
+	w.step = nil
+}
+
+// crashIn is crashAt for the first step of a name; the volume may go on after it,
+// as after a failure.
+func (w *world) crashIn(step string, run func()) {
+	w.t.Helper()
+	w.step = func(s string) {
+		if s == step {
+			panic(crash{s})
+		}
+	}
+	if !runToCrash(run) {
+		w.t.Fatalf("step %s was not reached", step)
+	}
+	w.step = nil
 }
 
 func runToCrash(run func()) (crashed bool) {

@@ -260,6 +260,17 @@ func (w *world) below(path string) []string {
 	return out
 }
 
+// empty unlinks all that the broker sees in a directory.
+func (w *world) empty(path string) {
+	w.t.Helper()
+	d := w.dir(path)
+	for _, n := range w.below(path) {
+		if vis, ok := Visible(n); ok {
+			w.do(w.v.Unlink(d, vis))
+		}
+	}
+}
+
 // retireAll ends every grace and deletes what may go.
 func (w *world) retireAll() {
 	w.t.Helper()

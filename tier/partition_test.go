@@ -1,0 +1,96 @@
+package tier
+
+import (
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/layout"
+)
+
+func TestCompactionDisqualifies(t *testing.T) {
+	w := newWorld(t, 3)
+	d := w.dir("t-0")
+	fd, e, err := w.v.Create(d, name(0)+".cleaned", unix.O_RDWR, 0o644)
+	w.do(err)
+	_ = unix.Close(fd)
+	e.File.Release()
+	if w.partition("t-0").Reason() == "" {
+		t.Fatal("still tiered")
+	}
+	w.reopen()
+	w.do(w.v.Unlink(w.dir("t-0"), name(0)+".cleaned"))
+	w.reopen()
+	if w.partition("t-0").Reason() == "" {
+		t.Fatal("tiered again after a restart")
+	}
+}
+
+func TestRules(t *testing.T) {
+	w := newWorld(t, 1)
+	if got := w.v.Layout().Kind(); got != layout.Kafka {
+		t.Fatalf("layout %s", got)
+	}
+}
+
+func TestKeyPath(t *testing.T) {
+	for path, want := range map[string]string{
+		"t-0": "t-0", "a/b c/d": "a/b_c/d", "owner/x": "owner_/x", "x/owner": "x/owner", "\xff\n": "__",
+		strings.Repeat("x", 250): strings.Repeat("x", 200),
+	} {
+		if got := keyPath(path); got != want {
+			t.Errorf("%q: got %q, want %q", path, got, want)
+		}
+	}
+}
+
+// A partition that is found to be compacted while its first upload mints its
+// incarnation is never tiered, now and later.
+func TestCompactionDuringTheFirstUpload(t *testing.T) {
+	w := newWorld(t, 3)
+	d := w.dir("t-0")
+	w.step = func(s string) {
+		if s == "mint:registry:done" {
+			fd, e, err := w.v.Create(d, name(0)+".cleaned", unix.O_RDWR, 0o644)
+			w.do(err)
+			_ = unix.Close(fd)
+			e.File.Release()
+		}
+	}
+	_ = w.upload("t-0", w.starts[0])
+	if w.partition("t-0").Reason() == "" {
+		t.Error("a compacted partition is still tiered")
+	}
+	w.do(w.v.Unlink(d, name(0)+".cleaned"))
+	w.reopen()
+	if w.partition("t-0").Reason() == "" {
+		t.Error("and after a restart")
+	}
+}
+
+func TestRenameOverAnEmptyPartition(t *testing.T) {
+	w := newWorld(t, 3)
+	root := w.dir(".")
+	w.do(w.upload("t-0", w.starts[0]))
+	w.empty("t-0")
+	w.mkdir("t-1")
+	fd, e, err := w.v.Create(w.dir("t-1"), name(0), unix.O_RDWR, 0o644)
+	w.do(err)
+	_ = unix.Close(fd)
+	e.File.Release()
+	w.do(w.v.Rename(root, "t-1", root, "t-0", 0))
+	n := 0
+	for _, p := range w.v.Partitions() {
+		if p.Path() == "t-0" {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d partitions have the path t-0", n)
+	}
+	w.retireAll()
+	if left := w.below(".tierfs/partitions"); len(left) != 0 {
+		t.Errorf("registry entries are left: %v", left)
+	}
+}
