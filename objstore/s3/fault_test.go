@@ -2,11 +2,13 @@ package s3_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -305,6 +307,43 @@ func TestDeleteOneByOne(t *testing.T) {
 	}
 	if p.count("POST") != 1 || p.count("DELETE") != 8 {
 		t.Errorf("%d POST, %d DELETE", p.count("POST"), p.count("DELETE"))
+	}
+}
+
+// TestDeleteOneByOneTogether: a thousand answers are not waited for one after the
+// other: a try would never come to the end of its keys.
+func TestDeleteOneByOneTogether(t *testing.T) {
+	srv := s3test.Start(t)
+	p := startProxy(t, srv)
+	s := through(t, p, srv)
+	var inside atomic.Int64
+	together := make(chan struct{})
+	p.setFault(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPost {
+			says(501, "NotImplemented")(w, r)
+			return true
+		}
+		if inside.Add(1) == 4 {
+			close(together)
+		}
+		select {
+		case <-together:
+			w.WriteHeader(http.StatusNoContent)
+		case <-r.Context().Done():
+		}
+		return true
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := s.Delete(ctx, "a", "b", "c", "d", "e"); err != nil {
+		t.Fatal(err)
+	}
+	p.setFault(func(w http.ResponseWriter, r *http.Request) bool {
+		says(403, "AccessDenied")(w, r)
+		return true
+	})
+	if err := s.Delete(t.Context(), "a", "b", "c", "d", "e"); !errors.Is(err, objstore.ErrAuth) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"github.com/tierfs/tierfs/objstore"
+	"golang.org/x/sync/errgroup"
 )
 
 // List implements objstore.Store with ListObjectsV2. What a store says besides
@@ -62,7 +63,8 @@ func (s *Store) listOnce(ctx context.Context, prefix, after string) (objstore.Pa
 }
 
 // Delete implements objstore.Store with DeleteObjects, 1,000 keys a request. A
-// store that does not know that request gets one DeleteObject for each key.
+// store that does not know that request gets one DeleteObject for each key, several at
+// once.
 func (s *Store) Delete(ctx context.Context, keys ...string) error {
 	for _, key := range keys {
 		if err := objstore.CheckKey(key); err != nil {
@@ -88,16 +90,26 @@ func (s *Store) deleteBatch(ctx context.Context, keys []string) error {
 		s.cfg.Log.Info("the store does not take DeleteObjects: objects are deleted one by one", "error", err)
 		s.singleDeletes.Store(true)
 	}
+	together, ctx := errgroup.WithContext(ctx)
+	together.SetLimit(deletesAtOnce)
 	for _, key := range keys {
-		err := s.try(func() error {
-			_, err := s.put.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &s.cfg.Bucket, Key: &key})
-			return s.failure(ctx, "delete", key, err)
-		})
-		if err != nil && !errors.Is(err, objstore.ErrNotFound) {
-			return err
-		}
+		together.Go(func() error { return s.deleteOne(ctx, key) })
 	}
-	return nil
+	return together.Wait()
+}
+
+// deletesAtOnce is how many single deletes of one call are under way at once.
+const deletesAtOnce = 16
+
+func (s *Store) deleteOne(ctx context.Context, key string) error {
+	err := s.try(func() error {
+		_, err := s.put.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &s.cfg.Bucket, Key: &key})
+		return s.failure(ctx, "delete", key, err)
+	})
+	if errors.Is(err, objstore.ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
 func (s *Store) deleteMany(ctx context.Context, keys []string) error {
