@@ -89,7 +89,7 @@ func openS3(ctx context.Context, c Config, log *slog.Logger) (objstore.Store, st
 func ParseURL(raw string) (Config, error) {
 	scheme, rest, ok := strings.Cut(raw, ":")
 	if !ok {
-		return Config{}, fmt.Errorf("store %q: not of the form fs:/dir or s3://bucket/prefix", raw)
+		return Config{}, fmt.Errorf("store %q: not of the form fs:/dir or s3://bucket/prefix", redact(raw))
 	}
 	switch scheme {
 	case "fs":
@@ -99,7 +99,7 @@ func ParseURL(raw string) (Config, error) {
 	case "s3", "gs", "az":
 		return parseBucket(raw, scheme, rest)
 	}
-	return Config{}, fmt.Errorf("store %q: unknown scheme %q; there are fs, s3, gs, az and sim", raw, scheme)
+	return Config{}, fmt.Errorf("store %q: unknown scheme; there are fs, s3, gs, az and sim", redact(raw))
 }
 
 func parseFS(raw, rest string) (Config, error) {
@@ -108,7 +108,7 @@ func parseFS(raw, rest string) (Config, error) {
 		dir = after
 	}
 	if !path.IsAbs(dir) {
-		return Config{}, fmt.Errorf("store %q: the directory must be absolute, as in fs:/dir", raw)
+		return Config{}, fmt.Errorf("store %q: the directory must be absolute, as in fs:/dir", redact(raw))
 	}
 	return Config{Backend: "fs", FS: FS{Path: path.Clean(dir)}}, nil
 }
@@ -132,7 +132,7 @@ func parseBucket(raw, scheme, rest string) (Config, error) {
 	}
 	if c.Prefix != "" {
 		if err := objstore.CheckKey(c.Prefix); err != nil {
-			return Config{}, fmt.Errorf("store %q: %w", raw, err)
+			return Config{}, fmt.Errorf("store %q: %w", redact(raw), err)
 		}
 	}
 	return c, nil
@@ -140,9 +140,12 @@ func parseBucket(raw, scheme, rest string) (Config, error) {
 
 // redact hides what stands before an @: somebody may have put credentials there.
 func redact(raw string) string {
-	if i := strings.LastIndex(raw, "@"); i >= 0 {
-		scheme, _, _ := strings.Cut(raw, "://")
+	i := strings.LastIndex(raw, "@")
+	if i < 0 {
+		return raw
+	}
+	if scheme, _, ok := strings.Cut(raw[:i], "://"); ok && !strings.Contains(scheme, ":") {
 		return scheme + "://***" + raw[i:]
 	}
-	return raw
+	return "***" + raw[i:]
 }

@@ -34,7 +34,8 @@ func TestParseURL(t *testing.T) {
 		}
 	}
 	for _, url := range []string{"", "/dir", "fs:", "fs:dir", "fs:./dir", "s3:bucket", "s3://", "s3:///prefix", "ftp://x/y",
-		"s3://key:secret@bucket/p", "s3://bucket/p?x=1", "s3://bucket:9000/p", "s3://bucket/../p", "s3://bucket/a//b", "s3://b#f"} {
+		"s3://key:secret@bucket/p", "S3://key:secret@bucket", "s3//key:secret@bucket", "key:secret@s3://bucket", "fs:key:secret@dir",
+		"s3://bucket/p?x=1", "s3://bucket:9000/p", "s3://bucket/../p", "s3://bucket/a//b", "s3://b#f"} {
 		got, err := backend.ParseURL(url)
 		if err == nil {
 			t.Errorf("%q: %+v", url, got)
