@@ -156,25 +156,25 @@ func (p *probe) list(ctx context.Context) error {
 
 func (p *probe) conditional(ctx context.Context) error {
 	err := p.s.Put(ctx, p.key, BytesBody(p.body[1:]), PutOptions{IfAbsent: true})
-	switch {
-	case errors.Is(err, ErrExists):
-		p.report.Features.ConditionalPut = true
-		return nil
-	case errors.Is(err, ErrUnsupported):
-		return nil
-	}
-	return err
+	p.report.Features.ConditionalPut = errors.Is(err, ErrExists)
+	return serious(err)
 }
 
 func (p *probe) wrongChecksum(ctx context.Context) error {
 	body := BytesBody(p.body)
 	body.CRC64NVME ^= 1
 	err := p.s.Put(ctx, p.key+"-bad", body, PutOptions{})
-	if errors.Is(err, ErrChecksum) {
-		p.report.Features.EnforcesChecksum = true
-		return nil
+	p.report.Features.EnforcesChecksum = errors.Is(err, ErrChecksum)
+	return serious(err)
+}
+
+// serious returns the failure of a Put that asks more of the store than every store
+// can: a refusal in whatever words is none, the store then just lacks the feature.
+func serious(err error) error {
+	if Retryable(err) || errors.Is(err, ErrAuth) || errors.Is(err, ErrConfig) || errors.Is(err, context.Canceled) {
+		return err
 	}
-	return err
+	return nil
 }
 
 func (p *probe) delete(ctx context.Context) error {

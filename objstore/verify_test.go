@@ -98,6 +98,43 @@ func TestProbeFeatures(t *testing.T) {
 	}
 }
 
+// TestProbeRefusals: a store that refuses what not every store can do, in its own
+// words, is one without that feature.
+func TestProbeRefusals(t *testing.T) {
+	for _, c := range []struct {
+		refused string
+		is      func(key string, n int) bool // of the n-th put
+		want    objstore.Features
+	}{
+		{"conditional put", func(_ string, n int) bool { return n == 2 },
+			objstore.Features{EnforcesChecksum: true, ReturnsChecksum: true, Metadata: true}},
+		{"wrong checksum", func(key string, _ int) bool { return strings.HasSuffix(key, "-bad") },
+			objstore.Features{ConditionalPut: true, ReturnsChecksum: true, Metadata: true}},
+	} {
+		t.Run(c.refused, func(t *testing.T) {
+			s := sim.New(sim.Options{})
+			s.SetHook(func(_ context.Context, op, key string) error {
+				if op == "put" && c.is(key, s.Count("put")) {
+					return errors.New("InvalidRequest")
+				}
+				return nil
+			})
+			if r, err := objstore.Probe(t.Context(), s, "p"); err != nil || r.Features != c.want {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			s.SetHook(func(_ context.Context, op, key string) error {
+				if op == "put" && c.is(key, s.Count("put")-3) {
+					return objstore.ErrTransient
+				}
+				return nil
+			})
+			if _, err := objstore.Probe(t.Context(), s, "p"); !errors.Is(err, objstore.ErrTransient) {
+				t.Fatalf("%v", err)
+			}
+		})
+	}
+}
+
 // TestProbeFails: whatever fails is named, and nothing stays behind.
 func TestProbeFails(t *testing.T) {
 	for _, op := range []string{"put", "head", "get", "read", "list", "delete"} {
