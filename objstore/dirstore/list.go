@@ -46,6 +46,9 @@ type lister struct {
 func (l *lister) dir(fd int, path string) error {
 	defer unix.Close(fd)
 	entries, err := readDir(fd)
+	if err == unix.ENOENT {
+		return nil // deleted meanwhile
+	}
 	if err != nil {
 		return err
 	}
