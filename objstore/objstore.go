@@ -20,7 +20,7 @@
 //	WithRetry     tries again while the job's deadline allows it
 //	Limit         bounds how many calls are under way
 //
-// [Decorate] does that. Secrets never appear in an error of this package or of
+// [Decorate] puts the first three. Secrets never appear in an error of this package or of
 // those below it.
 package objstore
 
