@@ -17,28 +17,17 @@ const cacheTime = time.Hour
 const generation = 1
 
 // attributesOf reads the attributes of n as the broker sees them.
-//
-// The source of a regular file is pinned meanwhile: between a look at the size
-// below and a look at where the bytes are, a segment could otherwise be emptied or
-// filled, and the kernel would believe the wrong size for an hour.
 func (f *fileSystem) attributesOf(n *node, fd int) (unix.Stat_t, error) {
 	var st unix.Stat_t
-	if n.file == nil {
-		err := unix.Fstat(fd, &st)
-		if n.isRoot() {
-			f.showRoot(&st)
-		}
+	if n.file != nil {
+		err := n.file.Stat(fd, &st)
 		return st, err
 	}
-	src := n.file.Source()
-	defer src.Release()
-	if err := unix.Fstat(fd, &st); err != nil {
-		return st, err
+	err := unix.Fstat(fd, &st)
+	if n.isRoot() {
+		f.showRoot(&st)
 	}
-	if size := src.Size(); !src.Local() && size > 0 { // a quarantined segment has none
-		st.Size = size
-	}
-	return st, nil
+	return st, err
 }
 
 // showRoot puts the broker's attributes of the root in place of those below.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/objstore/sim"
 	"github.com/tierfs/tierfs/segment"
 )
 
@@ -52,12 +53,10 @@ func TestBadMarkers(t *testing.T) {
 	w.do(err)
 	other := rec
 	other.Incarnation = marker.NewIncarnation()
-	shifted := rec
-	shifted.Start, shifted.End = rec.Start+1, rec.End+1
-	m1, m2 := other.Marshal(), shifted.Marshal()
+	unknown := other.Marshal()
 	for what, bad := range map[string][]byte{
 		"short": good[:100], "long": append(bytes.Clone(good), 0), "empty": {}, "checksum": append([]byte{good[0] ^ 1}, good[1:]...),
-		"incarnation": m1[:], "start": m2[:],
+		"incarnation": unknown[:],
 	} {
 		t.Run(what, func(t *testing.T) {
 			w.do(os.WriteFile(path, bad, 0o644))
@@ -134,4 +133,84 @@ func TestOpenOnAFullDisk(t *testing.T) {
 		t.Fatalf("the disk is not full: %v", err)
 	}
 	w.open()
+}
+
+// A segment that the broker gave another start is the segment of its new name.
+func TestRenameToAnotherStart(t *testing.T) {
+	for _, evicted := range []bool{false, true} {
+		w := newWorld(t, 3)
+		start := w.starts[0]
+		w.do(w.upload("t-0", start))
+		if evicted {
+			w.do(w.evict("t-0", start))
+		}
+		d := w.dir("t-0")
+		w.do(w.v.Rename(d, name(start), d, name(7), 0))
+		w.wantContent(d, name(7), w.logs[start])
+		w.reopen()
+		w.wantContent(w.dir("t-0"), name(7), w.logs[start])
+		if s := w.segment("t-0", 7); !s.Held() {
+			t.Errorf("it is %v", s.State)
+		}
+		w.retireAll()
+		if len(w.logObjects()) != 1 {
+			t.Error("its object is gone")
+		}
+	}
+}
+
+// A pair that was found at boot, whose object is gone from the store: the segment
+// is whole, so it is uploaded again.
+func TestLostObjectIsUploadedAgain(t *testing.T) {
+	for what, lose := range map[string]func(w *world, key string){
+		"missing": func(w *world, key string) { w.do(w.store.Delete(w.t.Context(), key)) },
+		"cut": func(w *world, key string) {
+			w.store.Corrupt(key, func(b []byte) []byte { return b[:len(b)-1] })
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t, 3)
+			start := w.starts[0]
+			w.do(w.upload("t-0", start))
+			w.do(w.v.CheckOwner(t.Context()))
+			w.reopen()
+			lose(w, w.logObjects()[0])
+			w.wantRefused(w.evict("t-0", start), ReasonLost)
+			w.wantState("t-0", start, Local)
+			w.remote(start)
+			w.retireAll()
+			w.wantContent(w.dir("t-0"), name(start), w.logs[start])
+		})
+	}
+	t.Run("another store", func(t *testing.T) {
+		w := newWorld(t, 3)
+		w.do(w.upload("t-0", 0))
+		w.do(w.v.CheckOwner(t.Context()))
+		w.store = sim.New(sim.Options{})
+		w.reopen()
+		if err := w.evict("t-0", 0); !errors.Is(err, ErrNotOwner) {
+			t.Errorf("got %v, want ErrNotOwner", err)
+		}
+		w.wantState("t-0", 0, Uploaded)
+	})
+}
+
+// A marker that no catalog knows is not served as a file of 128 bytes, and goes on
+// as what it is.
+func TestStrayMarker(t *testing.T) {
+	w := newWorld(t, 3)
+	start := w.starts[0]
+	w.remote(start)
+	b, err := os.ReadFile(filepath.Join(w.path, "t-0", remoteName(name(start))))
+	w.do(err)
+	w.write("t-0/"+remoteName("stray"), b)
+	d := w.dir("t-0")
+	if got, err := w.content(d, "stray"); !errors.Is(err, ErrQuarantined) {
+		t.Errorf("it gives %d bytes, %v", len(got), err)
+	}
+	w.do(w.v.Rename(d, "stray", d, "moved", 0))
+	if got, err := w.content(d, "moved"); !errors.Is(err, ErrQuarantined) {
+		t.Errorf("renamed it gives %d bytes, %v", len(got), err)
+	}
+	w.do(w.v.Unlink(d, "moved"))
 }

@@ -2,7 +2,9 @@ package tier
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 )
@@ -11,67 +13,116 @@ import (
 // after the step happens, and the volume is opened anew.
 type crash struct{ step string }
 
-// operation is one thing that happens to the segment at w.starts[0]. Its content
-// afterwards, under its name, is one of the given ones; nil stands for "no such
-// file".
+// outcome is what stands under some names afterwards; nil: no such file.
+type outcome map[string][]byte
+
+// operation is one thing that happens to the segment at w.starts[0]. Afterwards one
+// of the outcomes holds. Segments that it does not speak of are as they were.
 type operation struct {
 	name    string
 	prepare func(w *world)
 	run     func(w *world) error
-	after   func(w *world) [][]byte
+	after   func(w *world) []outcome
 }
 
+var swapped = []byte("compacted")
+
+// The names of the operations' files.
+func first(w *world) string   { return name(w.starts[0]) }
+func second(w *world) string  { return name(w.starts[1]) }
+func deleted(w *world) string { return first(w) + ".deleted" }
+
 func operations() []operation {
-	d := func(w *world) Dir { return w.dir("t-0") }
-	first := func(w *world) string { return name(w.starts[0]) }
-	unchanged := func(w *world) [][]byte { return [][]byte{w.logs[w.starts[0]]} }
-	remote := func(w *world) { w.remote(w.starts[0]) }
+	log := func(w *world) []byte { return w.logs[w.starts[0]] }
+	local := func(*world) {}
 	uploaded := func(w *world) { w.do(w.upload("t-0", w.starts[0])) }
-	changed := func(w *world) []byte {
-		b := bytes.Clone(w.logs[w.starts[0]])
-		copy(b[20:], "changed")
-		return b
+	remote := func(w *world) { w.remote(w.starts[0]) }
+	both := func(one, other func(*world)) func(*world) {
+		return func(w *world) { one(w); other(w) }
 	}
-	write := func(w *world) error {
-		return w.mutate(d(w), first(w), Mutation{Kind: Write}, overwrite(20, []byte("changed")))
-	}
-	maybeChanged := func(w *world) [][]byte { return [][]byte{w.logs[w.starts[0]], changed(w)} }
-	maybeGone := func(w *world) [][]byte { return [][]byte{w.logs[w.starts[0]], nil} }
-	unlink := func(w *world) error { return w.v.Unlink(d(w), first(w)) }
-	truncate0 := func(w *world) error {
-		return w.mutate(d(w), first(w), Mutation{Kind: Truncate}, truncate(0))
-	}
-	maybeEmpty := func(w *world) [][]byte { return [][]byte{w.logs[w.starts[0]], {}} }
-	swap := []byte("compacted")
 	withSwap := func(prepare func(*world)) func(*world) {
-		return func(w *world) {
-			prepare(w)
-			w.write("t-0/swap", swap)
+		return both(prepare, func(w *world) { w.write("t-0/swap", swapped) })
+	}
+
+	write := func(w *world) error {
+		return w.mutate(w.dir("t-0"), first(w), Mutation{Kind: Write}, overwrite(20, []byte("changed")))
+	}
+	rehydrate := func(w *world) error { return w.v.Rehydrate(w.t.Context(), w.segment("t-0", w.starts[0]).File) }
+	unlink := func(w *world) error { return w.v.Unlink(w.dir("t-0"), first(w)) }
+	empty := func(name func(*world) string) func(*world) error {
+		return func(w *world) error {
+			return w.mutate(w.dir("t-0"), name(w), Mutation{Kind: Truncate}, truncate(0))
 		}
 	}
-	replace := func(w *world) error { return w.v.Rename(d(w), "swap", d(w), first(w), 0) }
-	maybeSwapped := func(w *world) [][]byte { return [][]byte{w.logs[w.starts[0]], swap} }
+	rename := func(from, to func(*world) string) func(*world) error {
+		return func(w *world) error { d := w.dir("t-0"); return w.v.Rename(d, from(w), d, to(w), 0) }
+	}
+	replace := rename(func(*world) string { return "swap" }, first)
+	moved := func(w *world) { w.do(rename(first, deleted)(w)) }
+
+	whole := func(w *world) []outcome { return []outcome{{first(w): log(w)}} }
+	or := func(more func(w *world) outcome) func(w *world) []outcome {
+		return func(w *world) []outcome { return append(whole(w), more(w)) }
+	}
+	changed := or(func(w *world) outcome {
+		b := bytes.Clone(log(w))
+		copy(b[20:], "changed")
+		return outcome{first(w): b}
+	})
+	gone := or(func(w *world) outcome { return outcome{first(w): nil} })
+	emptied := or(func(w *world) outcome { return outcome{first(w): {}} })
+	replaced := or(func(w *world) outcome { return outcome{first(w): swapped} })
+	renamed := or(func(w *world) outcome { return outcome{first(w): nil, deleted(w): log(w)} })
+	// Replacing a local file by a remote one takes two steps below.
+	over := func(w *world) []outcome {
+		return append(whole(w), outcome{first(w): log(w), second(w): nil}, outcome{first(w): nil, second(w): log(w)})
+	}
 	return []operation{
-		{name: "upload", prepare: func(*world) {}, run: func(w *world) error { return w.upload("t-0", w.starts[0]) }, after: unchanged},
-		{name: "evict", prepare: uploaded, run: func(w *world) error { return w.evict("t-0", w.starts[0]) }, after: unchanged},
-		{name: "write uploaded", prepare: uploaded, run: write, after: maybeChanged},
-		{name: "write remote", prepare: remote, run: write, after: maybeChanged},
-		{name: "rehydrate", prepare: remote, run: func(w *world) error {
-			return w.v.Rehydrate(w.t.Context(), w.segment("t-0", w.starts[0]).File)
-		}, after: unchanged},
-		{name: "truncate remote", prepare: remote, run: truncate0, after: maybeEmpty},
-		{name: "truncate uploaded", prepare: uploaded, run: truncate0, after: maybeEmpty},
-		{name: "unlink uploaded", prepare: uploaded, run: unlink, after: maybeGone},
-		{name: "unlink remote", prepare: remote, run: unlink, after: maybeGone},
-		{name: "rename over uploaded", prepare: withSwap(uploaded), run: replace, after: maybeSwapped},
-		{name: "rename over remote", prepare: withSwap(remote), run: replace, after: maybeSwapped},
-		{name: "epoch", prepare: func(*world) {}, run: func(w *world) error {
+		{"upload", local, func(w *world) error { return w.upload("t-0", w.starts[0]) }, whole},
+		{"evict", uploaded, func(w *world) error { return w.evict("t-0", w.starts[0]) }, whole},
+		{"write uploaded", uploaded, write, changed},
+		{"write remote", remote, write, changed},
+		{"rehydrate", remote, rehydrate, whole},
+		{"truncate uploaded", uploaded, empty(first), emptied},
+		{"truncate remote", remote, empty(first), emptied},
+		{"truncate filling", remote, whileFilling(empty(first)), emptied},
+		{"truncate deleted", both(remote, moved), empty(deleted), func(w *world) []outcome {
+			return []outcome{{deleted(w): log(w)}, {deleted(w): {}}}
+		}},
+		{"unlink uploaded", uploaded, unlink, gone},
+		{"unlink remote", remote, unlink, gone},
+		{"unlink filling", remote, whileFilling(unlink), gone},
+		{"rename uploaded", uploaded, rename(first, deleted), renamed},
+		{"rename remote", remote, rename(first, deleted), renamed},
+		{"rename filling", remote, whileFilling(rename(first, deleted)), renamed},
+		{"rename over uploaded", withSwap(uploaded), replace, replaced},
+		{"rename over remote", withSwap(remote), replace, replaced},
+		{"rename over filling", withSwap(remote), whileFilling(replace), replaced},
+		{"rename remote over local", remote, rename(first, second), over},
+		{"rename remote over uploaded", both(remote, func(w *world) { w.do(w.upload("t-0", w.starts[1])) }), rename(first, second), over},
+		{"epoch", local, func(w *world) error {
 			if err := w.v.CheckOwner(w.t.Context()); err != nil {
 				return err
 			}
 			_ = w.v.Close()
 			return w.tryOpen()
-		}, after: unchanged},
+		}, whole},
+	}
+}
+
+// whileFilling runs an operation when a rehydration of the segment has written all
+// bytes and has yet to say so. The steps of both count, from then on.
+func whileFilling(run func(w *world) error) func(w *world) error {
+	return func(w *world) error {
+		step := w.step
+		var err error
+		w.step = func(s string) {
+			if s == "rehydrate:fill:done" {
+				w.step = step
+				err = run(w)
+			}
+		}
+		return errors.Join(w.v.Rehydrate(w.t.Context(), w.segment("t-0", w.starts[0]).File), err)
 	}
 }
 
@@ -155,10 +206,7 @@ func check(t *testing.T, w *world, op operation) {
 	w.open()
 	w.do(w.v.CheckOwner(t.Context()))
 	d := w.dir("t-0")
-	wantOneOf(t, w, d, name(w.starts[0]), op.after(w))
-	for _, start := range w.starts[1:] {
-		w.wantContent(d, name(start), w.logs[start])
-	}
+	wantOneOf(t, w, d, op.after(w))
 	for _, p := range w.v.Partitions() {
 		for _, s := range p.Segments() {
 			if s.State == Quarantined {
@@ -176,34 +224,53 @@ func check(t *testing.T, w *world, op operation) {
 	if left := w.below(".tierfs/tombstones"); len(left) != 0 {
 		t.Errorf("tombstones are left: %v", left)
 	}
-	for _, n := range w.below("t-0") {
-		if vis, ok := visibleOfUploaded(n); ok && !slices.Contains(w.below("t-0"), vis) {
+	below := w.below("t-0")
+	for _, n := range below {
+		if vis, ok := visibleOfUploaded(n); ok && !slices.Contains(below, vis) {
 			t.Errorf("a record is left beside nothing: %s", n)
+		}
+		if vis, ok := visibleOfRemote(n); ok && slices.Contains(below, vis) {
+			t.Errorf("a segment is left twice: %s", n)
 		}
 	}
 	// The volume goes on: what is local can be uploaded and evicted.
-	if s := w.partition("t-0").Segments(); s[0].Start == w.starts[0] && s[0].State == Local && bytes.Equal(mustContent(w, d), w.logs[w.starts[0]]) {
-		w.do(w.upload("t-0", w.starts[0]))
+	for _, s := range w.partition("t-0").Segments() {
+		if b, err := w.content(d, s.Name()); s.State == Local && !s.Active && err == nil && bytes.Equal(b, w.logs[s.Start]) {
+			w.do(w.upload("t-0", s.Start))
+		}
 	}
-	wantOneOf(t, w, d, name(w.starts[0]), op.after(w))
+	wantOneOf(t, w, d, op.after(w))
 }
 
-func mustContent(w *world, d Dir) []byte {
-	b, err := w.content(d, name(w.starts[0]))
-	w.do(err)
-	return b
-}
-
-func wantOneOf(t *testing.T, w *world, d Dir, name string, want [][]byte) {
+func wantOneOf(t *testing.T, w *world, d Dir, outcomes []outcome) {
 	t.Helper()
-	got, err := w.content(d, name)
-	for _, b := range want {
-		if b != nil && err == nil && bytes.Equal(got, b) {
+	var why error
+	for _, o := range outcomes {
+		err := o.holds(w, d)
+		if err == nil {
 			return
 		}
-		if b == nil && err != nil && isNotExist(err) {
-			return
+		why = errors.Join(why, err)
+	}
+	t.Fatalf("none of the outcomes that may be: %v; below %v", why, w.below("t-0"))
+}
+
+func (o outcome) holds(w *world, d Dir) error {
+	all := outcome{}
+	for start, log := range w.logs {
+		all[name(start)] = log
+	}
+	if _, ok := o[first(w)]; !ok {
+		delete(all, first(w)) // it was renamed before
+	}
+	maps.Copy(all, o)
+	for n, want := range all {
+		got, err := w.content(d, n)
+		switch {
+		case want == nil && isNotExist(err):
+		case want == nil || err != nil || !bytes.Equal(got, want):
+			return fmt.Errorf("%s: %d bytes, error %v, want %d", n, len(got), err, len(want))
 		}
 	}
-	t.Fatalf("%s: %d bytes, error %v: none of the contents that may be", name, len(got), err)
+	return nil
 }

@@ -29,7 +29,8 @@
 //
 //	.tierfs-partition                 JSON: incarnation, or why the partition is never tiered
 //	N.log                             a local segment
-//	N.uploaded                        record beside N.log: the object of exactly these bytes exists
+//	N.uploaded                        record beside N.log: the object of exactly these bytes exists;
+//	                                  its times are N.log's while a step may move those
 //	N.remote                          the segment's own inode, emptied; its content is the record
 //
 // Records are those of package marker. For a name that is not a segment's own
@@ -38,7 +39,7 @@
 //
 // # Locks
 //
-// In this order: two files' locks in the order of their handles; then the
-// volume's names lock; then the volume's catalog lock. The names lock is held for
-// single system calls only. The catalog lock is a leaf.
+// In this order: two files' locks in the order of their handles; then the lock of
+// a directory's listings; then the volume's catalog lock, which is a leaf. Lookups
+// take no lock.
 package tier

@@ -1,7 +1,9 @@
 package tier
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -9,8 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/durable"
+	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/layout"
 	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/objstore"
 )
 
 // Why a segment stays local.
@@ -25,6 +29,7 @@ const (
 	ReasonRemote     layout.Reason = "remote already"
 	ReasonQuarantine layout.Reason = "quarantined"
 	ReasonNotOwner   layout.Reason = "not the volume's owner"
+	ReasonLost       layout.Reason = "its object is lost"
 )
 
 // Refused says why a step was not taken. It is no failure.
@@ -88,13 +93,20 @@ func (p *Partition) sealed(start uint64, bounds layout.Bounds) layout.Reason {
 // Evict drops the local copy of an uploaded segment, if every condition holds: it
 // fails with a [*Refused] that says which does not. It returns when the disk space
 // is free; reads under way are waited for, new ones go to the store. Handles that
-// the broker holds stay valid. An eviction that failed half way is gone on with.
+// the broker holds stay valid. What stopped half way, an eviction or a rehydration, is
+// finished.
 func (v *Volume) Evict(ctx context.Context, p *Partition, s Segment) error {
 	f := s.File
 	bounds, err := v.Bounds()
 	if err != nil {
 		v.log.Warn("cannot evict", "reason", ReasonBounds, "err", err)
 		return refuse(ReasonBounds)
+	}
+	f.mu.RLock()
+	state, halfway := f.state, f.halfway()
+	f.mu.RUnlock()
+	if state == Remote || state == Filling && !halfway {
+		return refuse(ReasonRemote)
 	}
 	fd, err := f.open(unix.O_RDWR)
 	if err != nil {
@@ -104,8 +116,8 @@ func (v *Volume) Evict(ctx context.Context, p *Partition, s Segment) error {
 	if err := pathError("fsync", "", unix.Fsync(fd)); err != nil {
 		return err
 	}
-	if f.State() == Leaving {
-		return v.goOnLeaving(p, f, fd)
+	if halfway {
+		return v.finish(f, fd)
 	}
 	if err := v.compareFound(ctx, f, fd); err != nil {
 		return err
@@ -119,17 +131,26 @@ func (v *Volume) Evict(ctx context.Context, p *Partition, s Segment) error {
 	return v.emptyLeaving(f, fd)
 }
 
-// goOnLeaving takes up an eviction after the rename.
-func (v *Volume) goOnLeaving(p *Partition, f *File, fd int) error {
-	dir, err := v.openDir(p.dir)
-	if err != nil {
-		return err
+// halfway reports whether the file stopped between local and remote, with nobody
+// at work on it. The caller holds mu.
+func (f *File) halfway() bool {
+	return f.state == Leaving || f.state == Filling && f.fill == nil
+}
+
+// finish takes a file that stopped half way on to its end: it is remote.
+func (v *Volume) finish(f *File, fd int) error {
+	defer v.changed(f.handle)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.halfway() {
+		return refuse(ReasonChanged)
 	}
-	defer unix.Close(dir)
-	if err := v.step("evict:dirsync", func() error { return durable.SyncDir(dir) }); err != nil {
-		return err
+	for _, l := range f.links {
+		if err := v.step("evict:dirsync", func() error { return v.syncDir(l.dir) }); err != nil {
+			return err
+		}
 	}
-	return v.emptyLeaving(f, fd)
+	return v.empty("evict", f, fd)
 }
 
 // leave renames the segment's file, under its lock and after all conditions were
@@ -141,19 +162,29 @@ func (v *Volume) leave(p *Partition, s Segment, bounds layout.Bounds, fd int) er
 		return err
 	}
 	defer unix.Close(dir)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return pathError("stat", s.Name(), err)
+	}
+	err = v.step("evict:times", func() error { return timeRecord(dir, s.Name(), timesOf(&st)) })
+	if errors.Is(err, unix.ENOENT) {
+		return refuse(ReasonChanged) // a mutation was faster
+	}
+	if err != nil {
+		return err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if reason := f.stays(link{p.dir, s.Name()}, fd); reason != "" {
+	if reason := f.stays(link{p.dir, s.Name()}, fd, st.Mtim); reason != "" {
 		return refuse(reason)
 	}
 	if reason := p.sealed(s.Start, bounds); reason != "" {
 		return refuse(reason)
 	}
 	err = v.step("evict:rename", func() error {
-		v.names.Lock()
-		err := renameat(dir, s.Name(), dir, remoteName(s.Name()), unix.RENAME_NOREPLACE)
-		v.names.Unlock()
-		return err
+		return v.swap(p.dir, func() error {
+			return renameat(dir, s.Name(), dir, remoteName(s.Name()), unix.RENAME_NOREPLACE)
+		})
 	})
 	if err != nil {
 		return err
@@ -167,22 +198,21 @@ func (v *Volume) leave(p *Partition, s Segment, bounds layout.Bounds, fd int) er
 }
 
 // stays says why the file itself must stay. The caller holds its lock.
-func (f *File) stays(home link, fd int) layout.Reason {
+func (f *File) stays(home link, fd int, mtime unix.Timespec) layout.Reason {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return ReasonGone
 	}
-	have, ok := f.home()
 	switch {
 	case f.state == Local:
 		return ReasonChanged
 	case f.state != Uploaded:
 		return ReasonRemote
-	case !ok || have != home || st.Nlink == 0:
+	case f.home != home || st.Nlink == 0:
 		return ReasonGone
 	case st.Nlink > 1:
 		return ReasonLinked
-	case st.Size != f.rec.Size:
+	case st.Size != f.rec.Size || st.Mtim != mtime:
 		return ReasonChanged
 	}
 	return ""
@@ -198,16 +228,52 @@ func (v *Volume) emptyLeaving(f *File, fd int) error {
 	if f.state != Leaving {
 		return refuse(ReasonChanged)
 	}
+	return v.empty("evict", f, fd)
+}
+
+// empty makes the inode of a file that is leaving, or was being filled, its
+// marker, and removes the record beside it. If the disk fails it in between, the
+// file is one that is filled by nobody. The caller holds the file's lock
+// exclusively.
+func (v *Volume) empty(op string, f *File, fd int) error {
 	defer v.touchedLocked(f)
-	emptied, err := v.markRemote("evict:empty", fd, f.rec)
+	if err := v.namedRemote(f); err != nil {
+		return err
+	}
+	if f.state == Leaving {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return pathError("stat", f.home.name, err)
+		}
+		f.times = timesOf(&st)
+	}
+	emptied, err := v.markRemote(op+":empty", fd, f.rec, f.times)
 	switch {
 	case err == nil:
 		f.state = Remote
-		return v.unlinkRecord("evict:record", f)
+		return v.unlinkRecord(op+":record", f)
 	case emptied:
 		f.state = Filling // neither bytes nor a record in the inode, the record beside it
 	}
 	return err
+}
+
+// namedRemote makes sure that no name of the file below is the broker's own: a
+// file that can be opened as N.log must never become a marker. After a failure the
+// catalog may know less than the disk.
+func (v *Volume) namedRemote(f *File) error {
+	for _, l := range f.links {
+		dir, err := v.openDir(l.dir)
+		if err != nil {
+			return err
+		}
+		h, err := handle.At(dir, remoteName(l.name))
+		_ = unix.Close(dir)
+		if err != nil || h != f.handle {
+			return fmt.Errorf("%s is not the segment that is to be emptied: %w", remoteName(l.name), cmp.Or(err, error(unix.EIO)))
+		}
+	}
+	return nil
 }
 
 // compareFound proves a pair that was found at boot: nobody knows what happened
@@ -219,45 +285,56 @@ func (v *Volume) compareFound(ctx context.Context, f *File, fd int) error {
 	if !found {
 		return nil
 	}
+	why := ReasonChanged
 	same, err := hasBytes(ctx, fd, rec)
 	if err != nil {
 		return err
 	}
 	if same {
-		if err := v.headObject(ctx, rec); err != nil {
+		if same, err = v.hasObject(ctx, rec); err != nil {
 			return err
 		}
+		why = ReasonLost
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.state != Uploaded || f.rec != rec || f.changes.Load() != before {
 		return refuse(ReasonChanged)
 	}
-	if !same {
-		v.log.Warn("a segment differs from the record found beside it; it will be uploaded again", "start", rec.Start)
-		if err := v.forgetObject("evict:tombstone", f); err != nil {
-			return err
-		}
-		return refuse(ReasonChanged)
+	if same {
+		f.found = false
+		return nil
 	}
-	f.found = false
-	return nil
+	if why == ReasonChanged {
+		v.log.Warn("a segment differs from the record found beside it; it will be uploaded again", "segment", f.home.name)
+	}
+	if err := v.forgetObject("evict:tombstone", f); err != nil {
+		return err
+	}
+	return refuse(why)
 }
 
-// headObject checks that the store has an object of the record's size.
-func (v *Volume) headObject(ctx context.Context, rec marker.Record) error {
+// hasObject reports whether the store has an object of the record's size. One that
+// is missing is a loss, if the store is the right one; the local copy is whole, so
+// it can be made good.
+func (v *Volume) hasObject(ctx context.Context, rec marker.Record) (bool, error) {
 	key, err := v.key(rec, logSuffix)
 	if err != nil {
-		return err
+		return false, err
 	}
 	info, err := v.opt.Store.Head(ctx, key)
-	if err != nil {
-		return err
+	if err == nil && info.Size == rec.Size {
+		return true, nil
 	}
-	if info.Size != rec.Size {
-		return fmt.Errorf("object %s has %d bytes, its record says %d: kept the local copy", key, info.Size, rec.Size)
+	if err != nil && !errors.Is(err, objstore.ErrNotFound) {
+		return false, err
 	}
-	return nil
+	if err := v.CheckOwner(ctx); err != nil {
+		return false, err
+	}
+	v.log.Error("an object is lost; its segment is whole here and will be uploaded again",
+		"object", key, "bytes", rec.Size, "found", info.Size, "err", err)
+	return false, nil
 }
 
 // hasBytes reports whether a file holds exactly the bytes of a record.

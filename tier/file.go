@@ -2,6 +2,7 @@ package tier
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/segment"
 )
 
 // State says where a file's bytes are.
@@ -80,9 +82,12 @@ type File struct {
 	mu    sync.RWMutex
 	state State
 	rec   marker.Record // valid unless state is Local or Quarantined
-	links []link        // known names; the first is the one that a marker stands beside
+	links []link        // known names, in no order
+	home  link          // Uploaded, Leaving, Filling: the name that N.uploaded stands beside
 	found bool          // the pair was found at boot and not compared yet
 	why   string        // for Quarantined: what is wrong
+	times times         // for Filling: the file's own, which the fill moves below
+	fill  *fill         // the rehydration that may write into the inode; nil: none may
 
 	filling chan struct{} // cap 1: held while a rehydration runs
 	sizes   sizeMemo
@@ -122,13 +127,32 @@ func (f *File) settled() (changes int64, ok bool) {
 
 func (f *File) hasRecord() bool { return f.state != Local && f.state != Quarantined }
 
-// Stat turns the attributes of the inode below into those that the broker sees:
-// a remote segment has the size of its bytes. Blocks stay: they tell the truth.
-func (f *File) Stat(st *unix.Stat_t) {
+// Stat reads the attributes of an open descriptor of the file as the broker sees
+// them: a remote segment has the size of its bytes, one that is being filled its
+// own times. Blocks are those below: they tell the truth. The look at the inode
+// and the look at where the bytes are are one; no step comes between.
+func (f *File) Stat(fd int, st *unix.Stat_t) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	if f.state.readRemotely() {
-		st.Size = f.rec.Size
+	if err := unix.Fstat(fd, st); err != nil {
+		return err
+	}
+	f.show(st)
+	return nil
+}
+
+// show turns the attributes below into the broker's. The caller has held mu since
+// before it read them.
+func (f *File) show(st *unix.Stat_t) {
+	if !f.state.readRemotely() {
+		return
+	}
+	st.Size = f.rec.Size
+	if f.state == Filling {
+		st.Atim, st.Mtim = f.times[0], f.times[1]
+	}
+	if len(f.links) == 0 {
+		st.Nlink = 0 // the one that is left is its tombstone
 	}
 }
 
@@ -175,49 +199,35 @@ func (f *File) open(flags int) (int, error) {
 	return f.handle.Open(f.v.root, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW)
 }
 
-// home is the name that the file's marker stands beside. The caller holds mu.
-func (f *File) home() (link, bool) {
+// place is the name that the files beside a segment are looked for at: one that
+// agrees with the record, or else any. The caller holds mu.
+func (f *File) place() (link, bool) {
+	for _, l := range f.links {
+		if start, _, ok := segment.ParseStem(l.name); ok && start == f.rec.Start {
+			return l, true
+		}
+	}
 	if len(f.links) == 0 {
 		return link{}, false
 	}
 	return f.links[0], true
 }
 
-// addLink leaves a name that is known in its place: the record stands beside the
-// first.
 func (f *File) addLink(l link) {
-	for _, have := range f.links {
-		if have == l {
-			return
-		}
+	if !slices.Contains(f.links, l) {
+		f.links = append(f.links, l)
 	}
-	f.links = append(f.links, l)
 }
 
 func (f *File) removeLink(l link) {
-	for i := range f.links {
-		if f.links[i] == l {
-			f.links = append(f.links[:i:i], f.links[i+1:]...)
-			return
-		}
-	}
+	f.links = slices.DeleteFunc(f.links, func(have link) bool { return have == l })
 }
 
-// addHome makes l the name that the record stands beside.
-func (f *File) addHome(l link) {
-	f.removeLink(l)
-	f.links = append([]link{l}, f.links...)
-}
-
-// replaceLink keeps the place of old, so that a home stays the home.
-func (f *File) replaceLink(old, new link) {
-	f.removeLink(new)
-	for i := range f.links {
-		if f.links[i] == old {
-			f.links = append([]link(nil), f.links...)
-			f.links[i] = new
-			return
-		}
+// moveLink gives a name another place; the record is moved by the caller.
+func (f *File) moveLink(old, new link) {
+	f.removeLink(old)
+	f.addLink(new)
+	if f.home == old {
+		f.home = new
 	}
-	f.links = append(f.links, new)
 }

@@ -2,11 +2,16 @@ package tier
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/segment"
+	"github.com/tierfs/tierfs/segment/segmenttest"
 )
 
 func TestEvictGoesOnAfterAFailure(t *testing.T) {
@@ -118,5 +123,123 @@ func TestRenameFailsBehindItsTarget(t *testing.T) {
 		if s.Start == b && err != nil {
 			t.Errorf("the catalog has segment %d, a lookup gives %v", b, err)
 		}
+	}
+}
+
+// While an eviction waits for a reader, the broker cuts off the segments behind:
+// the one that is to go has become the active one.
+func TestEvictionOfWhatBecameActive(t *testing.T) {
+	w := newWorld(t, 2)
+	start := w.starts[0]
+	w.do(w.upload("t-0", start))
+	src := w.segment("t-0", start).File.Source()
+	p, s := w.partition("t-0"), w.segment("t-0", start)
+	evicted, waits := make(chan error, 1), make(chan struct{})
+	w.step = func(name string) {
+		if name == "evict:times:done" {
+			close(waits)
+		}
+	}
+	go func() { evicted <- w.v.Evict(t.Context(), p, s) }()
+	<-waits
+	w.do(w.v.Unlink(w.dir("t-0"), name(w.starts[1])))
+	src.Release()
+	w.wantRefused(<-evicted, ReasonActive)
+}
+
+// A truncation to 0 needs no bytes: it ends a rehydration that waits for the store.
+func TestTruncationEndsARehydration(t *testing.T) {
+	w := newWorld(t, 3)
+	start := w.starts[0]
+	d := w.dir("t-0")
+	w.remote(start)
+	waits := make(chan struct{})
+	w.store.SetHook(func(ctx context.Context, op, _ string) error {
+		if op != "get" {
+			return nil
+		}
+		close(waits)
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	filled := make(chan error, 1)
+	f := w.segment("t-0", start).File
+	go func() { filled <- w.v.Rehydrate(context.Background(), f) }()
+	<-waits
+	w.do(w.mutate(d, name(start), Mutation{Kind: Truncate}, truncate(0)))
+	w.do(<-filled)
+	w.wantState("t-0", start, Local)
+	w.wantContent(d, name(start), nil)
+	w.store.SetHook(nil)
+	w.retireAll()
+	if got := w.logObjects(); len(got) != 0 {
+		t.Errorf("objects leak: %v", got)
+	}
+}
+
+// A disk that fails while a segment is emptied leaves it with neither bytes nor a
+// marker; the next pass finishes that.
+func TestHalfEmptiedIsFinished(t *testing.T) {
+	w := newWorld(t, 3)
+	start := w.starts[0]
+	w.remote(start)
+	f := w.segment("t-0", start).File
+	w.do(func() error {
+		fd, err := f.open(unix.O_RDWR)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if err := w.v.unmark("rehydrate:record", f, fd); err != nil {
+			return err
+		}
+		return unix.Ftruncate(fd, 0)
+	}())
+	w.wantState("t-0", start, Filling)
+	w.wantContent(w.dir("t-0"), name(start), w.logs[start])
+	w.do(w.evict("t-0", start))
+	w.wantState("t-0", start, Remote)
+	w.reopen()
+	w.wantContent(w.dir("t-0"), name(start), w.logs[start])
+}
+
+// A segment that is shorter than a marker comes back as long as it was.
+func TestRehydrateAShortSegment(t *testing.T) {
+	w := newWorld(t, 2)
+	log, _, _ := segmenttest.Kafka(0, 1, 1, 1)
+	if len(log) >= marker.Size {
+		t.Fatalf("%d bytes are not short", len(log))
+	}
+	w.do(os.Remove(filepath.Join(w.path, "t-0", segment.Stem(0)+".index")))
+	w.write("t-0/"+name(0), log)
+	w.remote(0)
+	w.do(w.v.Rehydrate(t.Context(), w.segment("t-0", 0).File))
+	w.wantContent(w.dir("t-0"), name(0), log)
+}
+
+// Errors about files that tierfs keeps must not look like answers about the name
+// that the broker gave.
+func TestErrorsOfHiddenFiles(t *testing.T) {
+	for what, do := range map[string]func(w *world, d Dir) error{
+		"write": func(w *world, d Dir) error {
+			return w.mutate(d, name(0), Mutation{Kind: Write}, overwrite(0, w.logs[0][:4]))
+		},
+		"unlink": func(w *world, d Dir) error { return w.v.Unlink(d, name(0)) },
+		"rename": func(w *world, d Dir) error {
+			w.write("t-0/swap", nil)
+			return w.v.Rename(d, "swap", d, name(0), 0)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t, 2)
+			w.do(w.upload("t-0", 0))
+			w.do(os.Remove(filepath.Join(w.path, "t-0", uploadedName(name(0)))))
+			if err := do(w, w.dir("t-0")); !errors.Is(err, unix.EIO) || isNotExist(err) {
+				t.Errorf("got %v, want EIO", err)
+			}
+			w.wantContent(w.dir("t-0"), name(0), w.logs[0])
+		})
 	}
 }

@@ -1,6 +1,10 @@
 package tier
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/handle"
+)
 
 // ListEntry is one entry of a directory as the broker sees it.
 type ListEntry struct {
@@ -18,7 +22,7 @@ func (v *Volume) List(d Dir) ([]ListEntry, error) {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	raw, err := v.rawList(fd)
+	raw, err := v.rawList(fd, d.Handle)
 	if err != nil {
 		return nil, err
 	}
@@ -30,6 +34,9 @@ func (v *Volume) List(d Dir) ([]ListEntry, error) {
 			continue
 		}
 		if name != e.Name {
+			if e.Type == unix.S_IFDIR {
+				continue // no marker, and a name that the broker cannot use
+			}
 			remote[name] = len(out)
 			e.Name = name
 		}
@@ -61,10 +68,11 @@ func withoutTwins(entries []ListEntry, remote map[string]int) []ListEntry {
 	return out
 }
 
-// rawList reads the directory's entries in one hold of the names lock.
-func (v *Volume) rawList(fd int) ([]ListEntry, error) {
-	v.names.RLock()
-	defer v.names.RUnlock()
+// rawList reads the directory's entries between two swaps.
+func (v *Volume) rawList(fd int, dir handle.Handle) ([]ListEntry, error) {
+	mu := v.swaps.lock(dir)
+	mu.RLock()
+	defer mu.RUnlock()
 	var out []ListEntry
 	buf := make([]byte, 256<<10)
 	for {

@@ -44,22 +44,41 @@ func (e entry) regular() bool { return e.stat.Mode&unix.S_IFMT == unix.S_IFREG }
 func (e entry) dir() bool     { return e.stat.Mode&unix.S_IFMT == unix.S_IFDIR }
 
 // resolve finds a visible name below. A local file wins over a remote one.
+//
+// It holds no lock. A file that is at neither name when it is looked for there has
+// been swapped in between; it is back at the first then, unless it was swapped
+// twice, which the count tells.
 func (v *Volume) resolve(d Dir, name string) (entry, handle.Handle, error) {
-	v.names.RLock()
-	defer v.names.RUnlock()
-	e := entry{below: name}
-	err := fstatat(d.FD, name, &e.stat)
-	if errors.Is(err, unix.ENOENT) {
-		e.below = remoteName(name)
-		if err = fstatat(d.FD, e.below, &e.stat); errors.Is(err, unix.ENAMETOOLONG) {
-			err = unix.ENOENT // too long for a marker, not for a name
+	for {
+		begun := v.swaps.begun.Load()
+		e, err := below(d, name)
+		switch {
+		case err == nil:
+			e.handle, err = handle.At(d.FD, e.below)
+			if !errors.Is(err, unix.ENOENT) {
+				return e, e.handle, err
+			}
+		case !errors.Is(err, unix.ENOENT) || v.swaps.begun.Load() == begun:
+			return entry{}, handle.Handle{}, err
 		}
 	}
-	if err != nil {
-		return entry{}, handle.Handle{}, err
+}
+
+// below tries the names that a visible name may have below.
+func below(d Dir, name string) (e entry, err error) {
+	for _, e.below = range [...]string{name, remoteName(name), name} {
+		err = fstatat(d.FD, e.below, &e.stat)
+		if e.below != name && err == nil && !e.regular() {
+			err = unix.ENOENT // no marker, and a name that the broker cannot use
+		}
+		if e.below != name && errors.Is(err, unix.ENAMETOOLONG) {
+			err = unix.ENOENT // too long for a marker, not for a name
+		}
+		if !errors.Is(err, unix.ENOENT) {
+			break
+		}
 	}
-	e.handle, err = handle.At(d.FD, e.below)
-	return e, e.handle, err
+	return e, err
 }
 
 // Lookup resolves a name. It fails with ENOENT for names that are hidden or
@@ -79,31 +98,43 @@ func (v *Volume) Lookup(d Dir, name string) (Entry, error) {
 		}
 		out.File = v.FileOf(h)
 		v.learn(out.File, d, name)
-		if v.settle(d, name, e, &out) {
+		ok, err := v.settle(d, name, e, &out)
+		if ok {
 			return out, nil
 		}
 		out.File.Release()
+		if err != nil {
+			return Entry{}, err
+		}
 	}
 }
 
-// settle makes the attributes of a file one with where its bytes are. A segment
-// that came back after it was looked at has shown the size of its record; it is
-// looked at again, under its lock. false: the name leads to another file by now.
-func (v *Volume) settle(d Dir, name string, e entry, out *Entry) bool {
+// settle makes the attributes of a file one with where its bytes are. Those of a
+// file that is not simply local are looked at again, under its lock. false: the
+// name has to be resolved again.
+func (v *Volume) settle(d Dir, name string, e entry, out *Entry) (bool, error) {
 	f := out.File
 	f.mu.RLock()
-	defer f.mu.RUnlock()
-	switch {
-	case f.state.readRemotely():
-		out.Stat.Size = f.rec.Size
-	case e.below != name:
-		now, h, err := v.resolve(d, name)
-		if err != nil || h != out.Handle {
-			return false
-		}
-		out.Stat = now.stat
+	if e.below == name && !f.state.remoteNamed() {
+		f.mu.RUnlock()
+		return true, nil
 	}
-	return true
+	now, h, err := v.resolve(d, name)
+	same := err == nil && h == out.Handle
+	stray := same && now.below != name && !f.state.remoteNamed()
+	if same && !stray {
+		out.Stat = now.stat
+		f.show(&out.Stat)
+	}
+	f.mu.RUnlock()
+	if stray {
+		l, err := v.lock(d, name) // which sees to it
+		if err != nil {
+			return false, err
+		}
+		l.unlock()
+	}
+	return same && !stray, nil
 }
 
 // learn notes a name of the file if the name is a segment's or of a file beside
@@ -150,9 +181,21 @@ func (v *Volume) Create(d Dir, name string, flags int, mode uint32) (int, Entry,
 	}
 	out.File = v.FileOf(out.Handle)
 	out.File.mu.Lock()
-	defer out.File.mu.Unlock()
 	v.named(out.File, d, name)
+	out.File.mu.Unlock()
+	v.sign(name)
 	return fd, out, nil
+}
+
+// sign decides the layout if it is undecided and a new name may be a sign of it.
+// It reads directories: the caller holds no lock.
+func (v *Volume) sign(name string) {
+	if _, ok := segmentStart(name); !ok || v.Layout() != nil {
+		return
+	}
+	if err := v.decideLayout(); err != nil {
+		v.log.Error("cannot decide the layout", "err", err)
+	}
 }
 
 // named enters a new name of a file. The caller holds the file's lock. A failure
@@ -161,16 +204,13 @@ func (v *Volume) named(f *File, d Dir, name string) {
 	l := link{d.Handle, name}
 	start, suffix, ok := segment.ParseStem(name)
 	if !ok && f.state == Local {
+		f.removeLink(l)
 		v.look(d, name)
+		v.recount(f)
 		return
 	}
 	f.addLink(l)
 	if ok && suffix == logSuffix {
-		if v.Layout() == nil {
-			if err := v.decideLayout(); err != nil {
-				v.log.Error("cannot decide the layout", "err", err)
-			}
-		}
 		v.enter(f, d, start)
 	}
 	v.look(d, name)

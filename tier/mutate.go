@@ -1,13 +1,11 @@
 package tier
 
 import (
-	"cmp"
 	"context"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tierfs/tierfs/durable"
 	"github.com/tierfs/tierfs/marker"
 )
 
@@ -44,7 +42,7 @@ func (f *File) Mutate(ctx context.Context, m Mutation) (done func(), err error) 
 			f.changes.Add(1)
 			f.dirty.Store(true)
 			return f.mutated, nil
-		case m.Kind == Attr:
+		case m.Kind == Attr && f.state != Leaving && f.state != Filling:
 			return f.retimed, nil
 		case f.state == Quarantined:
 			why := f.why
@@ -52,8 +50,11 @@ func (f *File) Mutate(ctx context.Context, m Mutation) (done func(), err error) 
 			return nil, quarantined(why)
 		}
 		f.mu.RUnlock()
+		if m.Kind == Attr {
+			return f.mutateTimes()
+		}
 		if err := f.makeMutable(ctx, m); err != nil {
-			return nil, err
+			return nil, own(err)
 		}
 	}
 }
@@ -70,6 +71,52 @@ func (f *File) retimed() {
 	f.sizes.forget() // not under the lock: Usage takes the two the other way round
 }
 
+// mutateTimes makes a file that is on the way ready for a change of its attributes:
+// the times that were kept for it are those that the change finds and leaves. It
+// holds the lock exclusively, so that no step moves the times meanwhile.
+func (f *File) mutateTimes() (done func(), err error) {
+	f.mu.Lock()
+	fd, err := f.open(unix.O_RDONLY)
+	if err == nil && f.state == Filling {
+		if err = putBack(fd, f.times); err != nil {
+			_ = unix.Close(fd)
+		}
+	}
+	if err != nil {
+		f.mu.Unlock()
+		return nil, own(err)
+	}
+	return func() {
+		if err := f.keepTimes(fd); err != nil {
+			f.v.log.Warn("a change of times would not outlive a crash", "err", err)
+		}
+		_ = unix.Close(fd)
+		f.mu.Unlock()
+		f.sizes.forget()
+	}, nil
+}
+
+// keepTimes takes the inode's times for the file's own, also beside it.
+func (f *File) keepTimes(fd int) error {
+	if f.state != Filling && f.state != Leaving {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	f.times = timesOf(&st)
+	if len(f.links) == 0 {
+		return nil
+	}
+	dir, err := f.v.openDir(f.home.dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	return timeRecord(dir, f.home.name, f.times)
+}
+
 // makeMutable takes the file one step closer to Local.
 func (f *File) makeMutable(ctx context.Context, m Mutation) error {
 	f.mu.Lock()
@@ -79,12 +126,10 @@ func (f *File) makeMutable(ctx context.Context, m Mutation) error {
 		return f.v.stay(f)
 	case Uploaded:
 		return f.v.forgetObject("mutate:tombstone", f)
-	case Remote:
+	case Remote, Filling:
 		if m.Kind == Truncate && m.Size == 0 {
 			return f.v.emptyRemote(f)
 		}
-		fallthrough
-	case Filling:
 		f.mu.Unlock()
 		defer f.mu.Lock()
 		return f.v.rehydrateForWrite(ctx, f)
@@ -93,16 +138,21 @@ func (f *File) makeMutable(ctx context.Context, m Mutation) error {
 }
 
 // emptyRemote makes a remote file an empty local one. Its bytes are not needed,
-// so neither is the store. The caller holds the file's lock exclusively.
+// so neither is the store, and a rehydration under way ends. Until the file has its
+// own name the record stands beside it: a crash before that leaves the segment as
+// it was. The caller holds the file's lock exclusively.
 func (v *Volume) emptyRemote(f *File) error {
 	fd, err := f.open(unix.O_RDWR)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := v.buryCopy("truncate:tombstone", f.rec); err != nil {
-		return err
+	if f.state == Remote {
+		if err := v.unmark("truncate:record", f, fd); err != nil {
+			return err
+		}
 	}
+	f.stopFill()
 	err = v.step("truncate:empty", func() error {
 		if err := unix.Ftruncate(fd, 0); err != nil {
 			return pathError("truncate", "", err)
@@ -112,12 +162,14 @@ func (v *Volume) emptyRemote(f *File) error {
 	if err != nil {
 		return err
 	}
-	if err := v.localName("truncate:name", f, Local); err != nil {
+	if len(f.links) == 0 { // its tombstone is there
+		f.state, f.rec = Local, marker.Record{}
+		return nil
+	}
+	if err := v.localName("truncate:name", f, Uploaded); err != nil {
 		return err
 	}
-	f.rec, f.found = marker.Record{}, false
-	v.recount(f)
-	return nil
+	return v.forgetObject("truncate:tombstone", f)
 }
 
 // rehydrateForWrite brings a remote file back because a write needs it. It waits
@@ -125,8 +177,8 @@ func (v *Volume) emptyRemote(f *File) error {
 func (v *Volume) rehydrateForWrite(ctx context.Context, f *File) error {
 	name := "(unlinked)"
 	f.mu.RLock()
-	if home, ok := f.home(); ok {
-		name = home.name
+	if l, ok := f.place(); ok {
+		name = l.name
 	}
 	f.mu.RUnlock()
 	v.log.Warn("a write into a remote segment brings it back", "segment", name)
@@ -145,43 +197,4 @@ func (v *Volume) rehydrateForWrite(ctx context.Context, f *File) error {
 		case <-time.After(pause):
 		}
 	}
-}
-
-// markRemote writes the record into the file's own inode, which loses its bytes.
-// The times stay. It tells whether the bytes are gone, also when it fails. The
-// caller holds the file's lock exclusively.
-func (v *Volume) markRemote(step string, fd int, rec marker.Record) (emptied bool, err error) {
-	err = v.step(step, func() error {
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil {
-			return pathError("stat", "", err)
-		}
-		if err := unix.Ftruncate(fd, 0); err != nil {
-			return pathError("truncate", "", err)
-		}
-		emptied = true
-		b := rec.Marshal()
-		if n, err := unix.Pwrite(fd, b[:], 0); err != nil || n != len(b) {
-			return pathError("write", "", cmp.Or(err, error(unix.EIO)))
-		}
-		if err := putBack(fd, timesOf(&st)); err != nil {
-			return err
-		}
-		return pathError("fsync", "", unix.Fsync(fd))
-	})
-	return emptied, err
-}
-
-// unlinkRecord removes the record beside a file. The caller holds its lock.
-func (v *Volume) unlinkRecord(step string, f *File) error {
-	home, ok := f.home()
-	if !ok {
-		return nil
-	}
-	dir, err := v.openDir(home.dir)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(dir)
-	return v.step(step, func() error { return durable.Unlink(dir, uploadedName(home.name)) })
 }

@@ -107,3 +107,19 @@ func TestLongNames(t *testing.T) {
 		t.Errorf("lookup of a name of 256 bytes: %v", err)
 	}
 }
+
+// A directory is no marker, whatever it is called: it is not there.
+func TestDirectoryCalledLikeAMarker(t *testing.T) {
+	w := newWorld(t, 1)
+	w.mkdir("x.remote")
+	if _, err := w.v.Lookup(w.dir("."), "x"); !isNotExist(err) {
+		t.Errorf("lookup: %v", err)
+	}
+	list, err := w.v.List(w.dir("."))
+	w.do(err)
+	for _, e := range list {
+		if e.Name == "x" {
+			t.Error("it is listed")
+		}
+	}
+}

@@ -16,9 +16,44 @@ import (
 // waitable reports whether a failure of the store is one to wait out.
 func waitable(err error) bool { return objstore.Retryable(err) || errors.Is(err, objstore.ErrAuth) }
 
+// A fill is one rehydration at work. Whoever takes a file's fill away may change
+// the inode at once: its writes have ended.
+type fill struct {
+	f      *File
+	fd     int
+	rec    marker.Record
+	off    int64
+	cancel context.CancelFunc // ends the download
+}
+
+// errOvertaken ends a fill whose bytes nobody needs any more. It does not leave
+// the package.
+var errOvertaken = errors.New("the file is not being filled any more")
+
+// Write appends to what the fill has written into the inode.
+func (w *fill) Write(p []byte) (int, error) {
+	w.f.mu.RLock()
+	defer w.f.mu.RUnlock()
+	if w.f.fill != w {
+		return 0, errOvertaken
+	}
+	n, err := fdWriter(w.fd).WriteAt(p, w.off)
+	w.off += int64(n)
+	return n, err
+}
+
+// stopFill takes the fill away. The caller holds the file's lock exclusively.
+func (f *File) stopFill() {
+	if f.fill != nil {
+		f.fill.cancel()
+		f.fill = nil
+	}
+}
+
 // Rehydrate brings a remote segment back as a local file, after which it is
 // uploaded: both copies are there. It verifies every byte against the record. When
-// it fails, the segment is remote as before. One runs at a time for each file.
+// it fails, the segment is remote as before. One runs at a time for each file; a
+// truncation to 0 ends it early.
 func (v *Volume) Rehydrate(ctx context.Context, f *File) error {
 	select {
 	case f.filling <- struct{}{}:
@@ -32,105 +67,119 @@ func (v *Volume) Rehydrate(ctx context.Context, f *File) error {
 		return err
 	}
 	defer unix.Close(fd)
-	rec, times, err := v.beginFilling(f, fd)
-	if err != nil || rec == (marker.Record{}) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w, err := v.beginFilling(f, fd, cancel)
+	if w == nil || err != nil {
 		return err
 	}
-	if err := v.fill(ctx, fd, rec); err != nil {
-		return errors.Join(err, v.undoFilling(f, fd))
+	err = v.download(ctx, w)
+	if err == nil {
+		err = v.step("rehydrate:fsync", func() error { return pathError("fsync", "", unix.Fsync(fd)) })
 	}
-	if err := putBack(fd, times); err != nil {
-		return errors.Join(err, v.undoFilling(f, fd))
-	}
-	if err := v.step("rehydrate:fsync", func() error { return pathError("fsync", "", unix.Fsync(fd)) }); err != nil {
-		return errors.Join(err, v.undoFilling(f, fd))
-	}
-	err = v.endFilling(f)
-	v.changed(f.handle)
-	return err
-}
-
-// endFilling makes the filled inode the segment's local file again.
-func (v *Volume) endFilling(f *File) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	err := v.localName("rehydrate:name", f, Uploaded)
-	if err == nil && len(f.links) == 0 {
-		f.state, f.rec = Local, marker.Record{} // unlinked meanwhile: its tombstone is there
+	if err = v.endFilling(w, err); err == nil {
+		v.changed(f.handle)
 	}
 	return err
 }
 
-// beginFilling puts the record beside the file, because its own inode is about to
-// be overwritten. An empty record says that there is nothing to fill.
-func (v *Volume) beginFilling(f *File, fd int) (marker.Record, [2]unix.Timespec, error) {
+// beginFilling starts a fill; nil: there is nothing to fill.
+func (v *Volume) beginFilling(f *File, fd int, cancel context.CancelFunc) (*fill, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return marker.Record{}, [2]unix.Timespec{}, err
-	}
 	switch f.state {
 	case Quarantined:
-		return marker.Record{}, timesOf(&st), quarantined(f.why)
+		return nil, quarantined(f.why)
 	case Filling: // one that failed and could not be undone
-		return f.rec, timesOf(&st), nil
 	case Remote:
+		if err := v.unmark("rehydrate:record", f, fd); err != nil {
+			return nil, err
+		}
 	default:
-		return marker.Record{}, timesOf(&st), nil
+		return nil, nil
 	}
-	if home, ok := f.home(); ok {
-		dir, err := v.openDir(home.dir)
+	f.fill = &fill{f: f, fd: fd, rec: f.rec, cancel: cancel}
+	return f.fill, nil
+}
+
+// unmark puts the record of a remote file beside it, because its own inode is
+// about to be overwritten. The caller holds the file's lock exclusively.
+func (v *Volume) unmark(step string, f *File, fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return pathError("stat", "", err)
+	}
+	if l, ok := f.place(); ok {
+		dir, err := v.openDir(l.dir)
 		if err != nil {
-			return marker.Record{}, timesOf(&st), err
+			return err
 		}
 		defer unix.Close(dir)
-		err = v.step("rehydrate:record", func() error { return marker.Write(dir, uploadedName(home.name), f.rec) })
-		if err != nil {
-			return marker.Record{}, timesOf(&st), err
+		if err := v.step(step, func() error { return writeRecord(dir, l.name, f.rec, timesOf(&st)) }); err != nil {
+			return err
 		}
+		f.home = l
 	}
-	f.state = Filling
-	return f.rec, timesOf(&st), nil
+	f.state, f.times = Filling, timesOf(&st)
+	return nil
 }
 
-// undoFilling makes the inode a marker again.
-func (v *Volume) undoFilling(f *File, fd int) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.state != Filling {
-		return nil
-	}
-	if _, err := v.markRemote("rehydrate:undo", fd, f.rec); err != nil {
-		return err
-	}
-	f.state = Remote
-	return v.unlinkRecord("rehydrate:record", f)
-}
-
-// fill writes the object's bytes into the file and proves them.
-func (v *Volume) fill(ctx context.Context, fd int, rec marker.Record) error {
+// download writes the object's bytes into the file and proves them.
+func (v *Volume) download(ctx context.Context, w *fill) error {
 	if v.opt.Store == nil {
 		return fmt.Errorf("%w: no store is configured", ErrUnavailable)
 	}
-	key, err := v.key(rec, logSuffix)
+	key, err := v.key(w.rec, logSuffix)
 	if err != nil {
 		return err
 	}
 	return v.step("rehydrate:fill", func() error {
-		body, err := v.opt.Store.GetRange(ctx, key, 0, rec.Size)
+		body, err := v.opt.Store.GetRange(ctx, key, 0, w.rec.Size)
 		if err != nil {
 			return err
 		}
 		defer body.Close()
 		hash := xxh3.New()
-		w := io.NewOffsetWriter(fdWriter(fd), 0)
 		if _, err := io.CopyBuffer(io.MultiWriter(w, hash), body, make([]byte, 1<<20)); err != nil {
 			return err
 		}
-		if hash.Sum128().Bytes() != rec.LogHash {
+		if hash.Sum128().Bytes() != w.rec.LogHash {
 			return fmt.Errorf("object %s does not have the bytes that its record says", key)
 		}
-		return nil
+		return w.cut()
 	})
+}
+
+// cut ends the inode where the segment does: a marker may be longer. It puts the
+// file's times back.
+func (w *fill) cut() error {
+	w.f.mu.RLock()
+	defer w.f.mu.RUnlock()
+	if w.f.fill != w {
+		return errOvertaken
+	}
+	if err := unix.Ftruncate(w.fd, w.rec.Size); err != nil {
+		return pathError("truncate", "", err)
+	}
+	return putBack(w.fd, w.f.times)
+}
+
+// endFilling makes the filled inode the segment's local file again, or a marker if
+// the fill failed.
+func (v *Volume) endFilling(w *fill, failed error) error {
+	f := w.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fill != w { // overtaken by who needs no bytes
+		return nil
+	}
+	f.fill = nil
+	if failed != nil {
+		return errors.Join(failed, v.empty("rehydrate", f, w.fd))
+	}
+	err := v.localName("rehydrate:name", f, Uploaded)
+	if err == nil && len(f.links) == 0 {
+		f.state, f.rec = Local, marker.Record{} // unlinked meanwhile: its tombstone is there
+	}
+	return err
 }

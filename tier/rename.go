@@ -6,13 +6,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tierfs/tierfs/durable"
 	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/marker"
 )
 
 // Rename is renameat2 for the broker. A segment's marker goes with it, after it:
-// a crash between costs a second upload, no more. What the new name led to before
+// a crash between costs a second upload, no more. A segment may be given another
+// start; its object keeps the one it was uploaded under. What the new name led to before
 // is unlinked as by [Volume.Unlink]. RENAME_EXCHANGE is refused with EINVAL for
 // segments that have a marker. It never waits for the store.
 func (v *Volume) Rename(od Dir, oldName string, nd Dir, newName string, flags uint32) error {
@@ -22,6 +22,14 @@ func (v *Volume) Rename(od Dir, oldName string, nd Dir, newName string, flags ui
 	if Hidden(oldName) {
 		return unix.ENOENT
 	}
+	err := v.rename(od, oldName, nd, newName, flags)
+	if err == nil {
+		v.sign(newName)
+	}
+	return err
+}
+
+func (v *Volume) rename(od Dir, oldName string, nd Dir, newName string, flags uint32) error {
 	src, dst, err := v.lockPair(od, oldName, nd, newName)
 	if err != nil {
 		return err
@@ -186,7 +194,7 @@ func (v *Volume) renameFile(src, dst *locked, nd Dir, newName string, flags uint
 	f := src.file
 	if f.state == Leaving {
 		if err := v.stay(f); err != nil {
-			return err
+			return own(err)
 		}
 		src.below = src.name
 	}
@@ -195,11 +203,11 @@ func (v *Volume) renameFile(src, dst *locked, nd Dir, newName string, flags uint
 		newBelow = remoteName(newName)
 	}
 	if err := v.replaced(dst, newBelow); err != nil {
-		return err
+		return own(err)
 	}
 	if f.state == Filling {
-		if err := v.copyRecord(nd, newName, f.rec); err != nil {
-			return err
+		if err := v.copyRecord(nd, newName, f.rec, f.times); err != nil {
+			return own(err)
 		}
 	}
 	err := v.step("rename:name", func() error { return renameat(src.dir.FD, src.below, nd.FD, newBelow, uint(flags)) })
@@ -217,7 +225,7 @@ func (v *Volume) renameFile(src, dst *locked, nd Dir, newName string, flags uint
 // renamePlain renames what is no regular file; the target may be one.
 func (v *Volume) renamePlain(src, dst *locked, nd Dir, newName string, flags uint32) error {
 	if err := v.replaced(dst, newName); err != nil {
-		return err
+		return own(err)
 	}
 	if err := renameat(src.dir.FD, src.name, nd.FD, newName, uint(flags)); err != nil {
 		return err
@@ -239,9 +247,8 @@ func (v *Volume) replaced(dst *locked, newBelow string) error {
 		}
 		dst.below = dst.name
 	}
-	home, _ := f.home()
 	switch {
-	case f.state == Uploaded && home == dst.link():
+	case f.state == Uploaded && f.home == dst.link():
 		if err := v.forgetObject("rename:tombstone", f); err != nil {
 			return err
 		}
@@ -297,7 +304,7 @@ func (v *Volume) moveRecord(src *locked, nd Dir, newName string) {
 		v.discard(src.dir.FD, old) // its copy stands at the new place already
 		return
 	}
-	if home, _ := f.home(); home != src.link() {
+	if f.home != src.link() {
 		return
 	}
 	err := v.step("rename:record", func() error {
@@ -314,18 +321,13 @@ func (v *Volume) moveRecord(src *locked, nd Dir, newName string) {
 }
 
 // copyRecord puts a record beside the place where its file is about to go.
-func (v *Volume) copyRecord(nd Dir, newName string, rec marker.Record) error {
+func (v *Volume) copyRecord(nd Dir, newName string, rec marker.Record, t times) error {
 	fd, err := openat(nd.FD, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	return v.step("rename:copy", func() error {
-		if err := marker.Write(fd, uploadedName(newName), rec); err != nil {
-			return err
-		}
-		return durable.SyncDir(fd)
-	})
+	return v.step("rename:copy", func() error { return writeRecord(fd, newName, rec, t) })
 }
 
 // movedName moves a name in the catalog. The caller holds the file's lock.
@@ -337,7 +339,7 @@ func (v *Volume) movedName(f *File, old link, nd Dir, newName string) {
 		}
 	}
 	v.mu.Unlock()
-	f.replaceLink(old, link{nd.Handle, newName})
+	f.moveLink(old, link{nd.Handle, newName})
 	v.named(f, nd, newName)
 }
 
@@ -354,7 +356,7 @@ func (v *Volume) Link(f *File, nd Dir, newName string) (Entry, error) {
 	defer f.mu.Unlock()
 	if f.state == Leaving {
 		if err := v.stay(f); err != nil {
-			return Entry{}, err
+			return Entry{}, own(err)
 		}
 	}
 	below := newName
@@ -375,8 +377,6 @@ func (v *Volume) Link(f *File, nd Dir, newName string) (Entry, error) {
 		out.File.Release()
 		return Entry{}, err
 	}
-	if f.state.readRemotely() {
-		out.Stat.Size = f.rec.Size
-	}
+	f.show(&out.Stat)
 	return out, nil
 }

@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"io"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tierfs/tierfs/chunkcache"
 	"github.com/tierfs/tierfs/durable"
 	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/marker"
 	"github.com/tierfs/tierfs/objstore"
 	"github.com/tierfs/tierfs/segment"
-
-	"golang.org/x/sys/unix"
 )
 
 // A Source is where the bytes of one READ come from. A local source holds the
@@ -27,10 +27,17 @@ type Source struct {
 	err error
 }
 
-// beside is where the files beside a remote segment are.
+// beside is the name that the files beside a remote segment go by.
 type beside struct {
-	home link
-	ok   bool
+	place link
+	ok    bool
+}
+
+// agrees reports whether the files beside the name are those of the record: a
+// segment that was given another start has another's index beside it, or none.
+func (b beside) agrees(rec marker.Record) bool {
+	start, _, ok := segment.ParseStem(b.place.name)
+	return b.ok && ok && start == rec.Start
 }
 
 // Source gives the source for one READ. Release it.
@@ -40,7 +47,7 @@ func (f *File) Source() Source {
 		return Source{f: f, local: true}
 	}
 	s := Source{f: f, rec: f.rec}
-	s.home, s.ok = f.home()
+	s.place, s.ok = f.place()
 	if f.state == Quarantined {
 		s.err = quarantined(f.why)
 	}
@@ -97,7 +104,7 @@ func (v *Volume) object(rec marker.Record, b beside) (chunkcache.Object, error) 
 	if err != nil {
 		return chunkcache.Object{}, err
 	}
-	o := chunkcache.Object{Key: key, Size: rec.Size, Label: v.topicOf(b.home.dir)}
+	o := chunkcache.Object{Key: key, Size: rec.Size, Label: v.topicOf(b.place.dir)}
 	rules := v.Layout()
 	if rules == nil || rules.Format() == segment.Generic {
 		return o, nil
@@ -126,8 +133,8 @@ func (v *Volume) boundaries(ctx context.Context, rec marker.Record, b beside, fo
 	}
 	suffix := v.Layout().IndexSuffix()
 	var local error = unix.ENOENT
-	if b.ok {
-		dir, err := v.openDir(b.home.dir)
+	if b.agrees(rec) {
+		dir, err := v.openDir(b.place.dir)
 		if err != nil {
 			return nil, err
 		}

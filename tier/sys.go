@@ -2,6 +2,7 @@ package tier
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -27,6 +28,18 @@ func pathError(op, name string, err error) error {
 		return nil
 	}
 	return &fs.PathError{Op: op, Path: name, Err: err}
+}
+
+// own is for errors about files that tierfs keeps for itself: what is wrong with
+// them must not look like an answer about a name that the broker gave. A broker
+// takes "no such file" of an unlink for success.
+func own(err error) error {
+	for _, errno := range []unix.Errno{unix.ENOENT, unix.ESTALE, unix.EEXIST, unix.ENOTDIR, unix.EISDIR} {
+		if errors.Is(err, errno) {
+			return fmt.Errorf("%v: %w", err, unix.EIO)
+		}
+	}
+	return err
 }
 
 func fstatat(dir int, name string, st *unix.Stat_t) error {
@@ -80,13 +93,15 @@ func reopen(dir int) (*os.File, error) {
 
 func segmentName(start uint64) string { return segment.Stem(start) + logSuffix }
 
-// timesOf returns the times that putBack restores.
-func timesOf(st *unix.Stat_t) [2]unix.Timespec { return [2]unix.Timespec{st.Atim, st.Mtim} }
+// times are a file's times of access and modification.
+type times [2]unix.Timespec
 
-// putBack restores access and modification time of an open file.
-func putBack(fd int, times [2]unix.Timespec) error {
+func timesOf(st *unix.Stat_t) times { return times{st.Atim, st.Mtim} }
+
+// putBack restores the times of an open file.
+func putBack(fd int, t times) error {
 	return pathError("utimes", "", retry(func() error {
-		return unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), times[:], 0)
+		return unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), t[:], 0)
 	}))
 }
 

@@ -47,6 +47,7 @@ func (v *Volume) lock(d Dir, name string) (*locked, error) {
 		now, nowHandle, err := v.resolve(d, name)
 		if err == nil && nowHandle == h {
 			l.entry = now
+			v.notLocal(l)
 			return l, nil
 		}
 		l.unlock()
@@ -54,6 +55,18 @@ func (v *Volume) lock(d Dir, name string) (*locked, error) {
 			return nil, err
 		}
 	}
+}
+
+// notLocal quarantines a file that has the name of a marker and is known as
+// local: its bytes are a record's or nobody's, and not for the broker.
+func (v *Volume) notLocal(l *locked) {
+	f := l.file
+	if f.state != Local || l.below == l.name {
+		return
+	}
+	f.state, f.why = Quarantined, "it turned up beside no segment that is known"
+	v.log.Error("a segment is quarantined: reads of it fail", "segment", l.name, "reason", f.why)
+	v.named(f, l.dir, l.name)
 }
 
 // Unlink removes a name of a file that is no directory. The object of an uploaded
@@ -71,7 +84,7 @@ func (v *Volume) Unlink(d Dir, name string) error {
 	if l.file == nil {
 		return unlinkat(d.FD, name, 0)
 	}
-	return v.drop(l)
+	return own(v.drop(l))
 }
 
 // drop removes one name of a locked file, with what stands beside it.
@@ -83,10 +96,9 @@ func (v *Volume) drop(l *locked) error {
 		}
 		l.below = l.name
 	}
-	home, _ := f.home()
 	gone := false
 	switch {
-	case f.state == Uploaded && home == l.link():
+	case f.state == Uploaded && f.home == l.link():
 		if err := v.forgetObject("unlink:tombstone", f); err != nil {
 			return err
 		}
@@ -95,7 +107,7 @@ func (v *Volume) drop(l *locked) error {
 			return err
 		}
 		gone = true
-	case f.state == Filling && home == l.link():
+	case f.state == Filling && f.home == l.link():
 		return v.dropFilling(l)
 	}
 	if !gone {
@@ -112,10 +124,15 @@ func (v *Volume) drop(l *locked) error {
 // beside nothing becomes a tombstone at the next start.
 func (v *Volume) dropFilling(l *locked) error {
 	f := l.file
-	if len(f.links) > 1 { // another name needs the record
-		if err := v.handRecordOn(l, f.links[1]); err != nil {
+	for _, next := range f.links {
+		if next == f.home {
+			continue
+		}
+		if err := v.handRecordOn(l, next); err != nil { // another name needs the record
 			return err
 		}
+		f.home = next
+		break
 	}
 	if err := v.step("unlink:name", func() error { return unlinkat(l.dir.FD, l.below, 0) }); err != nil {
 		return err
@@ -145,16 +162,12 @@ func (v *Volume) handRecordOn(l *locked, next link) error {
 // which the file is local: the object is not of its bytes any more, or will not
 // be. The caller holds the file's lock exclusively.
 func (v *Volume) forgetObject(step string, f *File) error {
-	home, ok := f.home()
-	if !ok {
-		return unix.ESTALE
-	}
-	dir, err := v.openDir(home.dir)
+	dir, err := v.openDir(f.home.dir)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	if err := v.buryMarker(step, dir, uploadedName(home.name), f.rec); err != nil {
+	if err := v.buryMarker(step, dir, uploadedName(f.home.name), f.rec); err != nil {
 		return err
 	}
 	f.state, f.rec, f.found = Local, marker.Record{}, false
@@ -192,9 +205,9 @@ func (v *Volume) renameBack(f *File, l link) error {
 		return err
 	}
 	defer unix.Close(dir)
-	v.names.Lock()
-	err = renameat(dir, remoteName(l.name), dir, l.name, unix.RENAME_NOREPLACE)
-	v.names.Unlock()
+	err = v.swap(l.dir, func() error {
+		return renameat(dir, remoteName(l.name), dir, l.name, unix.RENAME_NOREPLACE)
+	})
 	if errors.Is(err, unix.ENOENT) {
 		if h, herr := handle.At(dir, l.name); herr == nil && h == f.handle {
 			return nil
@@ -223,16 +236,22 @@ func (v *Volume) Rmdir(d Dir, name string) error {
 		return err
 	}
 	err = unlinkat(d.FD, name, unix.AT_REMOVEDIR)
-	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-		if err = v.sweepHidden(d, name); err == nil {
-			err = v.step("rmdir", func() error { return unlinkat(d.FD, name, unix.AT_REMOVEDIR) })
+	// An upload may be writing the partition's hidden file.
+	for try := 0; try < rmdirTries && notEmpty(err); try++ {
+		if err = v.sweepHidden(d, name); err != nil {
+			break
 		}
+		err = v.step("rmdir", func() error { return unlinkat(d.FD, name, unix.AT_REMOVEDIR) })
 	}
 	if err == nil {
 		v.forgetPartition(h)
 	}
 	return err
 }
+
+const rmdirTries = 10
+
+func notEmpty(err error) bool { return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) }
 
 // sweepHidden empties a directory in which the broker sees nothing of what tierfs
 // keeps there; ENOTEMPTY if the broker sees something.
@@ -252,17 +271,19 @@ func (v *Volume) sweepHidden(d Dir, name string) error {
 		}
 	}
 	for _, n := range names {
-		if _, ok := visibleOfUploaded(n); ok {
-			if err := v.buryLeftover(fd, n); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := v.step("rmdir:hidden", func() error { return unlinkat(fd, n, 0) }); err != nil {
-			return err
+		err := v.sweepName(fd, n)
+		if err != nil && !errors.Is(err, unix.ENOENT) { // a temporary file goes by itself
+			return own(err)
 		}
 	}
 	return nil
+}
+
+func (v *Volume) sweepName(dir int, name string) error {
+	if _, ok := visibleOfUploaded(name); ok {
+		return v.buryLeftover(dir, name)
+	}
+	return v.step("rmdir:hidden", func() error { return unlinkat(dir, name, 0) })
 }
 
 // buryLeftover makes a record that stands beside no file a tombstone. One that

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -234,7 +235,7 @@ func (u *Upload) commit() error {
 	if f.state != Local || f.changes.Load() != u.changes {
 		return refuse(ReasonChanged)
 	}
-	if home, ok := f.home(); !ok || home != u.home {
+	if !slices.Contains(f.links, u.home) {
 		return refuse(ReasonGone)
 	}
 	name := uploadedName(u.home.name)
@@ -245,7 +246,7 @@ func (u *Upload) commit() error {
 		_ = durable.Unlink(dir, name)
 		return err
 	}
-	f.state, f.rec, f.found = Uploaded, u.Record, false
+	f.state, f.rec, f.home, f.found = Uploaded, u.Record, u.home, false
 	u.v.touchedLocked(f)
 	return nil
 }

@@ -41,12 +41,10 @@ func (f *File) Usage() (Usage, error) {
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	if err := f.Stat(fd, &st); err != nil {
 		return Usage{}, err
 	}
-	blocks := st.Blocks
-	f.Stat(&st)
-	m.usage = Usage{Size: st.Size, Allocated: blocks * 512, Modified: time.Unix(st.Mtim.Unix())}
+	m.usage = Usage{Size: st.Size, Allocated: st.Blocks * 512, Modified: time.Unix(st.Mtim.Unix())}
 	m.changes, m.state, m.valid = changes, state, settled
 	return m.usage, nil
 }

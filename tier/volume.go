@@ -65,10 +65,7 @@ type Volume struct {
 	planner planner
 	asking  chan struct{} // cap 1: held while the store is asked who owns the volume
 
-	// names is held exclusively around each system call that swaps a segment's
-	// name below behind the kernel's back, and shared by lookups, which try two
-	// names: a lookup must not fall between them.
-	names sync.RWMutex
+	swaps swaps
 
 	mu         sync.RWMutex // guards what follows
 	id         Identity     // only its epoch and nonce change after Open
@@ -117,6 +114,7 @@ func Open(ctx context.Context, opt Options) (*Volume, error) {
 		retire:     make(chan struct{}, 1),
 		asking:     make(chan struct{}, 1),
 	}
+	v.swaps.init()
 	if v.log == nil {
 		v.log = slog.New(slog.DiscardHandler)
 	}

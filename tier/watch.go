@@ -72,14 +72,12 @@ func (v *Volume) touched(f *File) {
 
 // touchedLocked is touched for callers that hold the file's lock.
 func (v *Volume) touchedLocked(f *File) {
-	home, ok := f.home()
-	if !ok {
-		return
-	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if p := v.partitions[home.dir]; p != nil {
-		v.markDirty(p)
+	for _, l := range f.links {
+		if p := v.partitions[l.dir]; p != nil {
+			v.markDirty(p)
+		}
 	}
 }
 
