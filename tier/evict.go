@@ -41,13 +41,21 @@ func refuse(r layout.Reason) error { return &Refused{r} }
 
 // Evictable says why a segment of the partition must stay local now; empty: it
 // may go. The catalog's part only: links and changes are looked at by Evict.
+// Asking for each segment of a partition takes one pass over it.
 func (p *Partition) Evictable(start uint64, bounds layout.Bounds) layout.Reason {
+	var room [8]segmentEntry
 	p.v.mu.RLock()
-	reason, name := p.reason, p.name
+	reason, name, floor, turns := p.reason, p.name, p.floor, p.turns
 	i, ok := p.find(start)
-	var entries []segmentEntry
+	below := room[:0]
+	var own, next segmentEntry
 	if ok {
-		entries = append(entries, p.segments[:min(i+2, len(p.segments))]...)
+		own = p.segments[i]
+		below = append(below, p.segments[min(floor, i):i]...)
+	}
+	active := i+1 >= len(p.segments)
+	if !active {
+		next = p.segments[i+1]
 	}
 	p.v.mu.RUnlock()
 	switch {
@@ -55,15 +63,20 @@ func (p *Partition) Evictable(start uint64, bounds layout.Bounds) layout.Reason 
 		return reason
 	case !ok:
 		return ReasonGone
-	case i+1 >= len(entries):
+	case active:
 		return ReasonActive
 	}
-	for _, e := range entries[:i] {
-		if s := e.file.State(); s == Local || s == Quarantined {
-			return ReasonFloor
-		}
+	n := 0
+	for n < len(below) && held(below[n].file.State()) {
+		n++
 	}
-	switch entries[i].file.State() {
+	if n > 0 {
+		p.raise(floor+n, turns)
+	}
+	if n < len(below) {
+		return ReasonFloor
+	}
+	switch own.file.State() {
 	case Local:
 		return ReasonNotYet
 	case Quarantined:
@@ -71,7 +84,17 @@ func (p *Partition) Evictable(start uint64, bounds layout.Bounds) layout.Reason 
 	case Leaving, Remote, Filling:
 		return ReasonRemote
 	}
-	return bounds.Evictable(name, entries[i+1].start)
+	return bounds.Evictable(name, next.start)
+}
+
+// raise lifts the floor after a look at the segments above it, unless one of them
+// may have become local since that look began.
+func (p *Partition) raise(floor, turns int) {
+	p.v.mu.Lock()
+	defer p.v.mu.Unlock()
+	if p.turns == turns {
+		p.floor = max(p.floor, floor)
+	}
 }
 
 // sealed is the part of Evictable that other files' locks are not needed for.

@@ -125,7 +125,7 @@ func (f *File) settled() (changes int64, ok bool) {
 	return changes, f.mutating.Load() == 0
 }
 
-func (f *File) hasRecord() bool { return f.state != Local && f.state != Quarantined }
+func (f *File) hasRecord() bool { return held(f.state) }
 
 // Stat reads the attributes of an open descriptor of the file as the broker sees
 // them: a remote segment has the size of its bytes, one that is being filled its

@@ -243,3 +243,36 @@ func TestErrorsOfHiddenFiles(t *testing.T) {
 		})
 	}
 }
+
+// A directory goes although an upload writes tierfs' own file into it just then.
+func TestRmdirDuringTheFirstUpload(t *testing.T) {
+	w := newWorld(t, 1)
+	w.empty("t-0")
+	w.write("t-0/.tierfs-partition", []byte("{}"))
+	times := 0
+	w.step = func(s string) {
+		if s == "rmdir" && times < 3 {
+			times++
+			w.write("t-0/.tierfs-partition", []byte("{}"))
+		}
+	}
+	w.do(w.v.Rmdir(w.dir("."), "t-0"))
+}
+
+// An upload whose record cannot be written leaves a tombstone, and a segment that
+// can be uploaded later.
+func TestCommitFails(t *testing.T) {
+	w := newWorld(t, 2)
+	w.mkdir("t-0/" + uploadedName(name(0)))
+	if err := w.upload("t-0", 0); err == nil {
+		t.Fatal("the upload succeeded")
+	}
+	w.wantState("t-0", 0, Local)
+	if len(w.v.Tombstones()) != 1 || len(w.below(".tierfs/intents")) != 0 {
+		t.Errorf("tombstones %v, intents %v", w.v.Tombstones(), w.below(".tierfs/intents"))
+	}
+	w.do(os.Remove(filepath.Join(w.path, "t-0", uploadedName(name(0)))))
+	w.remote(0)
+	w.retireAll()
+	w.wantContent(w.dir("t-0"), name(0), w.logs[0])
+}

@@ -11,6 +11,7 @@ const (
 	partitionFile = ".tierfs-partition"
 
 	hiddenPrefix   = ".tierfs"
+	twinPrefix     = ".tierfs-twin-" // a marker that was set aside
 	remoteSuffix   = ".remote"
 	uploadedSuffix = ".uploaded"
 	logSuffix      = ".log"

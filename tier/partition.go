@@ -33,6 +33,10 @@ type Partition struct {
 	reason   layout.Reason // why its segments are not tiered; empty: they are
 	state    partitionState
 	segments []segmentEntry // ascending
+	// floor is a number of segments from the first of which each is known to be
+	// held; turns counts what may have made it wrong.
+	floor int
+	turns int
 }
 
 // partitionState is the content of the hidden file in a partition's directory.
@@ -63,7 +67,9 @@ func (s Segment) Name() string { return segmentName(s.Start) }
 
 // Held reports whether the segment belongs to the uploaded prefix: an object has
 // its bytes.
-func (s Segment) Held() bool { return s.State != Local && s.State != Quarantined }
+func (s Segment) Held() bool { return held(s.State) }
+
+func held(s State) bool { return s != Local && s != Quarantined }
 
 // Path is the partition's directory relative to the volume's root.
 func (p *Partition) Path() string {
@@ -178,13 +184,24 @@ func (p *Partition) set(start uint64, f *File) {
 	} else {
 		p.segments = slices.Insert(p.segments, i, segmentEntry{start, f})
 	}
+	p.lower(i)
 	p.v.markDirty(p)
+}
+
+// lower takes the floor down to a segment that may not be held, or was looked at
+// under another number. The caller holds v.mu.
+func (p *Partition) lower(i int) {
+	p.floor = min(p.floor, i)
+	p.turns++
 }
 
 // unset takes a file out of the catalog if the start offset is its own.
 func (p *Partition) unset(start uint64, f *File) {
 	if i, ok := p.find(start); ok && p.segments[i].file == f {
 		p.segments = slices.Delete(p.segments, i, i+1)
+		if p.turns++; i < p.floor {
+			p.floor--
+		}
 		p.v.markDirty(p)
 	}
 }

@@ -94,3 +94,56 @@ func TestRenameOverAnEmptyPartition(t *testing.T) {
 		t.Errorf("registry entries are left: %v", left)
 	}
 }
+
+// The floor moves up by looking and down with whatever becomes local below it.
+func TestFloor(t *testing.T) {
+	w := newWorld(t, 6)
+	p, d := w.partition("t-0"), w.dir("t-0")
+	bounds, err := w.v.Bounds()
+	w.do(err)
+	want := func(i int, want layout.Reason) {
+		t.Helper()
+		if got := p.Evictable(w.starts[i], bounds); got != want {
+			t.Errorf("segment %d: %q, want %q", i, got, want)
+		}
+	}
+	change := func(i int) {
+		w.do(w.mutate(d, name(w.starts[i]), Mutation{Kind: Write}, overwrite(0, w.logs[w.starts[i]][:4])))
+	}
+	for i := range 5 {
+		if i != 2 {
+			w.do(w.upload("t-0", w.starts[i]))
+		}
+	}
+	want(1, "")
+	want(2, ReasonNotYet)
+	want(4, ReasonFloor)
+	w.do(w.upload("t-0", w.starts[2]))
+	want(4, "")
+	if p.floor != 4 {
+		t.Errorf("the floor is at %d", p.floor)
+	}
+	change(1)
+	want(0, "")
+	want(1, ReasonNotYet)
+	want(4, ReasonFloor)
+	w.do(w.upload("t-0", w.starts[1]))
+	want(4, "")
+	w.do(w.v.Unlink(d, name(w.starts[0])))
+	want(4, "")
+	w.do(w.v.Rename(d, name(w.starts[2]), d, "x", 0))
+	w.write("t-0/y", w.logs[w.starts[2]])
+	w.do(w.v.Rename(d, "y", d, name(w.starts[2]), 0))
+	want(4, ReasonFloor)
+	w.do(w.upload("t-0", w.starts[2]))
+	want(4, "")
+
+	w.step = func(s string) { // becomes local while somebody looks
+		if s == "mutate:tombstone" {
+			want(4, "")
+		}
+	}
+	change(3)
+	w.step = nil
+	want(4, ReasonFloor)
+}

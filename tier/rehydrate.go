@@ -179,7 +179,8 @@ func (v *Volume) endFilling(w *fill, failed error) error {
 	}
 	err := v.localName("rehydrate:name", f, Uploaded)
 	if err == nil && len(f.links) == 0 {
-		f.state, f.rec = Local, marker.Record{} // unlinked meanwhile: its tombstone is there
+		f.state, f.rec = Local, marker.Record{} // unlinked: its tombstone is there
+		v.rewritten(f.handle)
 	}
 	return err
 }

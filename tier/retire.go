@@ -42,11 +42,11 @@ func (v *Volume) Due(now time.Time, limit int) (due []Tombstone, next time.Time)
 // a partition with a quarantined segment, and nothing at all unless the store
 // still says that this mount owns the volume. It returns how many uploads went.
 func (v *Volume) Retire(ctx context.Context, due []Tombstone) (int, error) {
-	live, quarantined := v.inUse()
+	use := v.inUse()
 	var ready []Tombstone
 	var keys []string
 	for _, t := range due {
-		if live[keyOf(t.Record)] || quarantined[t.Record.Incarnation] {
+		if use.names(t.Record) {
 			v.postpone(t)
 			continue
 		}
@@ -77,7 +77,7 @@ func (v *Volume) Retire(ctx context.Context, due []Tombstone) (int, error) {
 			return i, err
 		}
 	}
-	v.forgetIncarnations(ready)
+	v.forgetIncarnations(incarnations(ready), use)
 	return len(ready), nil
 }
 
@@ -94,43 +94,56 @@ func (v *Volume) suffixes(inc marker.Incarnation) []string {
 	return append(out, logSuffix)
 }
 
-// inUse collects the uploads that a marker or an open handle names, and the
-// incarnations of partitions in which a segment's record cannot be read.
-func (v *Volume) inUse() (map[uploadKey]bool, map[marker.Incarnation]bool) {
+// use is what the records of a volume name.
+type use struct {
+	live map[uploadKey]bool // by a marker or an open handle
+	// waits are incarnations of partitions in which a segment's record cannot be
+	// read; all: it may name one of any.
+	waits map[marker.Incarnation]bool
+	all   bool
+}
+
+// names reports whether a record's object may be needed.
+func (u use) names(rec marker.Record) bool {
+	return u.all || u.live[keyOf(rec)] || u.waits[rec.Incarnation]
+}
+
+func (v *Volume) inUse() use {
 	v.mu.RLock()
 	files := make([]*File, 0, len(v.files))
 	for _, f := range v.files {
 		files = append(files, f)
 	}
 	v.mu.RUnlock()
-	live, bad := map[uploadKey]bool{}, map[marker.Incarnation]bool{}
+	u := use{live: map[uploadKey]bool{}, waits: map[marker.Incarnation]bool{}}
 	for _, f := range files {
 		f.mu.RLock()
 		switch {
 		case f.hasRecord() && (len(f.links) > 0 || f.opens.Load() > 0):
-			live[keyOf(f.rec)] = true
+			u.live[keyOf(f.rec)] = true
 		case f.state == Quarantined:
-			for _, inc := range v.incarnationsOf(f.links) {
-				bad[inc] = true
-			}
+			v.wait(&u, f.links)
 		}
 		f.mu.RUnlock()
 	}
-	return live, bad
+	return u
 }
 
-func (v *Volume) incarnationsOf(links []link) []marker.Incarnation {
+// wait notes the partitions of a quarantined file. Where one cannot be told, its
+// object may be anybody's.
+func (v *Volume) wait(u *use, links []link) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	var out []marker.Incarnation
 	for _, l := range links {
-		if p := v.partitions[l.dir]; p != nil {
-			if inc, err := marker.ParseIncarnation(p.state.Incarnation); err == nil {
-				out = append(out, inc)
-			}
+		p := v.partitions[l.dir]
+		if p == nil {
+			u.all = true
+			continue
+		}
+		if inc, err := marker.ParseIncarnation(p.state.Incarnation); err == nil {
+			u.waits[inc] = true
 		}
 	}
-	return out
 }
 
 // postpone looks at a tombstone again later: what names its upload may go.
@@ -154,25 +167,33 @@ func (v *Volume) removeTombstone(t Tombstone) error {
 	}
 	v.mu.Lock()
 	delete(v.tombstones, t.name)
+	delete(v.unlinked, t.inode)
 	v.mu.Unlock()
 	return nil
 }
 
-// forgetIncarnations removes the registry's entries of partitions that are gone
-// and of which no record is left.
-func (v *Volume) forgetIncarnations(retired []Tombstone) {
-	live, _ := v.inUse()
-	used := map[marker.Incarnation]bool{}
+func incarnations(ts []Tombstone) []marker.Incarnation {
+	out := make([]marker.Incarnation, len(ts))
+	for i, t := range ts {
+		out[i] = t.Record.Incarnation
+	}
+	return out
+}
+
+// forgetIncarnations removes those of the registry's entries whose partitions are
+// gone and of which no record is left.
+func (v *Volume) forgetIncarnations(of []marker.Incarnation, u use) {
 	intents, err := readNames(v.dirs.intents)
-	if err != nil {
+	if err != nil || u.all || len(u.waits) > 0 {
 		return
 	}
+	used := map[marker.Incarnation]bool{}
 	for _, name := range intents {
 		if rec, err := uploadOf(name); err == nil {
 			used[rec.Incarnation] = true
 		}
 	}
-	for k := range live {
+	for k := range u.live {
 		used[k.inc] = true
 	}
 	v.mu.RLock()
@@ -185,8 +206,7 @@ func (v *Volume) forgetIncarnations(retired []Tombstone) {
 		}
 	}
 	v.mu.RUnlock()
-	for _, t := range retired {
-		inc := t.Record.Incarnation
+	for _, inc := range of {
 		if used[inc] {
 			continue
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tierfs/tierfs/objstore"
 )
 
@@ -99,5 +101,129 @@ func TestTopicDeletedDuringAnUpload(t *testing.T) {
 	w.retireAll()
 	if got := w.logObjects(); len(got) != 0 {
 		t.Errorf("objects leak: %v, tombstones %v", got, w.v.Tombstones())
+	}
+}
+
+// A segment that was unlinked while it was remote, and that a predecessor left
+// open, is still the segment to its successor.
+func TestUnlinkedAndOpenOverARestart(t *testing.T) {
+	w := newWorld(t, 3)
+	start := w.starts[0]
+	w.remote(start)
+	f := w.segment("t-0", start).File
+	fd, err := f.open(unix.O_RDWR) // held by who outlives the daemon
+	w.do(err)
+	defer unix.Close(fd)
+	h := f.Handle()
+	w.do(w.v.Unlink(w.dir("t-0"), name(start)))
+	w.reopen()
+	f = w.v.FileOf(h)
+	f.Opened(true)
+	wantBytes := func(want []byte) {
+		t.Helper()
+		b, err := w.bytesOf(f)
+		if err != nil || !bytes.Equal(b, want) {
+			t.Fatalf("%v: %d bytes, %v", f.State(), len(b), err)
+		}
+	}
+	wantBytes(w.logs[start])
+	var st unix.Stat_t
+	w.do(f.Stat(fd, &st))
+	if st.Nlink != 0 || st.Size != int64(len(w.logs[start])) {
+		t.Errorf("stat gives %d links and %d bytes", st.Nlink, st.Size)
+	}
+	w.retireAll()
+	if len(w.logObjects()) == 0 {
+		t.Fatal("the object of an open file was deleted")
+	}
+	done, err := f.Mutate(t.Context(), Mutation{Kind: Write})
+	w.do(err)
+	w.do(overwrite(0, []byte("written"))(fd))
+	done()
+	wantBytes(append([]byte("written"), w.logs[start][7:]...))
+	w.retireAll()
+	if got := w.logObjects(); len(got) != 0 {
+		t.Errorf("objects leak: %v", got)
+	}
+	f.Closed(true)
+	f.Release()
+}
+
+// Registry entries that nothing names go at the next start; those of partitions
+// that lost all their segments stay, and so does everything while there is a
+// record that cannot be read.
+func TestRegistrySweep(t *testing.T) {
+	prepare := func(t *testing.T) *world {
+		w := newWorld(t, 3)
+		w.mkdir("t-1")
+		next := uint64(0)
+		for range 2 {
+			w.addSegment("t-1", &next)
+		}
+		w.reopen()
+		w.do(w.upload("t-0", 0))
+		w.do(w.upload("t-1", 0))
+		return w
+	}
+	entries := func(w *world) int { return len(w.below(".tierfs/partitions")) }
+	t.Run("without segments", func(t *testing.T) {
+		w := prepare(t)
+		w.empty("t-1")
+		w.retireAll()
+		w.reopen()
+		if got := entries(w); got != 2 {
+			t.Errorf("%d entries, want 2", got)
+		}
+	})
+	t.Run("gone", func(t *testing.T) {
+		w := prepare(t)
+		w.empty("t-1")
+		w.retireAll() // the last tombstone goes before the directory
+		w.do(w.v.Rmdir(w.dir("."), "t-1"))
+		w.reopen()
+		if got := entries(w); got != 1 {
+			t.Errorf("%d entries, want 1", got)
+		}
+		w.do(w.upload("t-0", w.starts[1]))
+	})
+	t.Run("moved segment", func(t *testing.T) {
+		w := prepare(t)
+		w.do(w.v.Rename(w.dir("t-1"), name(0), w.dir("."), "kept", 0))
+		w.empty("t-1")
+		w.do(w.v.Rmdir(w.dir("."), "t-1"))
+		w.retireAll()
+		w.reopen()
+		if got := entries(w); got != 2 {
+			t.Errorf("%d entries, want 2", got)
+		}
+	})
+	t.Run("quarantine", func(t *testing.T) {
+		w := prepare(t)
+		w.empty("t-1")
+		w.retireAll()
+		w.do(w.v.Rmdir(w.dir("."), "t-1"))
+		w.write("t-0/"+remoteName(name(7)), []byte("nonsense"))
+		w.reopen()
+		if got := entries(w); got != 2 {
+			t.Errorf("%d entries, want 2", got)
+		}
+	})
+}
+
+// Where a partition cannot be told, its quarantined segment may be anybody's.
+func TestQuarantineOutsideAPartition(t *testing.T) {
+	w := newWorld(t, 3)
+	w.remote(0)
+	w.do(w.v.Unlink(w.dir("t-0"), name(0)))
+	w.write("x.remote", []byte("nonsense"))
+	w.reopen()
+	w.retireAll()
+	if len(w.logObjects()) != 1 {
+		t.Error("an object was deleted that a quarantined segment may name")
+	}
+	w.do(w.v.Unlink(w.dir("."), "x"))
+	w.retireAll()
+	if len(w.logObjects()) != 0 {
+		t.Error("its object is left")
 	}
 }

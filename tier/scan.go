@@ -3,6 +3,7 @@ package tier
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +25,9 @@ type scanner struct {
 
 	unmarked  []unmarked // decided when every other name is
 	leftovers []leftover // records beside nothing: decided when live is whole
+
+	minted []marker.Incarnation // those of partitions without a segment
+	blind  bool                 // something that may hold a record was not read
 }
 
 type leftover struct {
@@ -66,7 +70,14 @@ func (v *Volume) scan(ctx context.Context) error {
 	if err := s.settleLeftovers(); err != nil {
 		return err
 	}
-	return s.settleIntents()
+	if err := s.settleIntents(); err != nil {
+		return err
+	}
+	if err := v.loadTombstones(); err != nil {
+		return err
+	}
+	s.sweepRegistry()
+	return nil
 }
 
 // dir scans one directory and those below it.
@@ -103,6 +114,7 @@ func (s *scanner) dir(fd int, path string) error {
 				of(vis).uploaded = true
 			}
 			hidden = true
+			s.hidden(fd, name)
 		default:
 			if _, _, ok := segment.ParseStem(name); ok || s.disqualifies(name) {
 				of(name).local = true
@@ -117,6 +129,23 @@ func (s *scanner) dir(fd int, path string) error {
 		}
 	}
 	return s.files(fd, path, files)
+}
+
+// hidden looks at a file that tierfs keeps beside the broker's.
+func (s *scanner) hidden(dir int, name string) {
+	switch {
+	case name == partitionFile:
+		var state partitionState
+		err := readJSON(dir, name, &state)
+		if err != nil {
+			s.blind = true
+		}
+		if inc, err := marker.ParseIncarnation(state.Incarnation); err == nil {
+			s.minted = append(s.minted, inc)
+		}
+	case strings.HasPrefix(name, twinPrefix):
+		s.blind = true
+	}
 }
 
 func (s *scanner) disqualifies(name string) bool {
@@ -135,6 +164,7 @@ func (s *scanner) subdir(parent int, path, name string) error {
 		return err
 	}
 	if st.Dev != s.dev {
+		s.blind = true
 		return nil // another file system: not ours
 	}
 	return s.dir(fd, join(path, name))

@@ -65,6 +65,7 @@ func (s *scanner) settle(d Dir, u unmarked) error {
 func (s *scanner) leftover(d Dir, name string) error {
 	rec, err := marker.Read(d.FD, uploadedName(name))
 	if err != nil {
+		s.blind = true
 		s.v.log.Warn("a record without a file cannot be read; left alone", "record", uploadedName(name), "err", err)
 		return nil
 	}
@@ -117,4 +118,26 @@ func (s *scanner) settleIntents() error {
 		}
 	}
 	return nil
+}
+
+// sweepRegistry drops the entries of partitions that are gone and that no record
+// names, unless there is something that cannot be read.
+func (s *scanner) sweepRegistry() {
+	if s.blind {
+		return
+	}
+	v := s.v
+	minted := map[marker.Incarnation]bool{}
+	for _, inc := range s.minted {
+		minted[inc] = true
+	}
+	var of []marker.Incarnation
+	for inc := range v.registry {
+		if !minted[inc] {
+			of = append(of, inc)
+		}
+	}
+	if len(of) > 0 {
+		v.forgetIncarnations(of, v.inUse())
+	}
 }

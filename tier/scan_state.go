@@ -180,7 +180,7 @@ func (s *scanner) twins(d Dir, path, name string, n names) error {
 			return err
 		}
 	} else {
-		aside := ".tierfs-twin-" + remoteName(name)
+		aside := twinPrefix + remoteName(name)
 		s.v.log.Error("a segment is there twice, local and remote; the local one is served",
 			"segment", join(path, name), "other", aside)
 		if err := renameat(d.FD, remoteName(name), d.FD, aside, unix.RENAME_NOREPLACE); err != nil {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/durable"
+	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/marker"
 )
 
@@ -19,6 +20,8 @@ type Tombstone struct {
 	Record marker.Record
 	// Due is when the grace ends.
 	Due time.Time
+
+	inode handle.Handle // of one found at boot
 }
 
 // uploadFile is what the record of an upload is called among intents and
@@ -41,7 +44,7 @@ func uploadOf(name string) (marker.Record, error) {
 	return rec, errors.Join(err1, err2, err3)
 }
 
-// loadTombstones enters the tombstones on disk. Their grace goes on where it was,
+// loadTombstones enters the tombstones on disk, at boot. Their grace goes on where it was,
 // by the change time of the file; a clock that jumped can make it start anew, but
 // never longer than one grace ahead.
 func (v *Volume) loadTombstones() error {
@@ -65,8 +68,34 @@ func (v *Volume) loadTombstones() error {
 		v.mu.Lock()
 		v.tombstones[name] = &Tombstone{name: name, Record: rec, Due: due}
 		v.mu.Unlock()
+		v.loadUnlinked(name)
 	}
 	return nil
+}
+
+// loadUnlinked notes the inode of a tombstone: that of a segment which was
+// unlinked while it was remote is its marker, and a predecessor may have left it
+// open. A tombstone that is no such record is the inode of no segment.
+func (v *Volume) loadUnlinked(name string) {
+	rec, err := marker.Read(v.dirs.tombstones, name)
+	if err != nil {
+		return
+	}
+	h, err := handle.At(v.dirs.tombstones, name)
+	if err != nil {
+		return
+	}
+	v.mu.Lock()
+	v.unlinked[h] = rec
+	v.tombstones[name].inode = h
+	v.mu.Unlock()
+}
+
+// rewritten tells that an unlinked file has bytes of its own again.
+func (v *Volume) rewritten(h handle.Handle) {
+	v.mu.Lock()
+	delete(v.unlinked, h)
+	v.mu.Unlock()
 }
 
 // buried enters a tombstone that is durable on disk.

@@ -73,7 +73,8 @@ type Volume struct {
 	files      map[handle.Handle]*File
 	partitions map[handle.Handle]*Partition
 	registry   map[marker.Incarnation]registryEntry
-	tombstones map[string]*Tombstone // by name
+	tombstones map[string]*Tombstone           // by name
+	unlinked   map[handle.Handle]marker.Record // inodes that are tombstones: see loadTombstones
 	watches    []*Watch
 	onChange   func(handle.Handle)
 	owner      ownerState
@@ -111,6 +112,7 @@ func Open(ctx context.Context, opt Options) (*Volume, error) {
 		partitions: map[handle.Handle]*Partition{},
 		registry:   map[marker.Incarnation]registryEntry{},
 		tombstones: map[string]*Tombstone{},
+		unlinked:   map[handle.Handle]marker.Record{},
 		retire:     make(chan struct{}, 1),
 		asking:     make(chan struct{}, 1),
 	}
@@ -139,9 +141,6 @@ func (v *Volume) boot(ctx context.Context) error {
 		return err
 	}
 	if err := v.scan(ctx); err != nil {
-		return err
-	}
-	if err := v.loadTombstones(); err != nil {
 		return err
 	}
 	v.planner.init(v)
@@ -237,6 +236,8 @@ func (v *Volume) step(name string, do func() error) error {
 }
 
 // FileOf returns the file of an inode, with a reference that the caller releases.
+// One that was unlinked while it was remote, in this life of the volume or in an
+// earlier one, still has its bytes, as long as somebody has it open.
 func (v *Volume) FileOf(h handle.Handle) *File {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -249,6 +250,9 @@ func (v *Volume) fileLocked(h handle.Handle) *File {
 	f := v.files[h]
 	if f == nil {
 		f = newFile(v, h)
+		if rec, ok := v.unlinked[h]; ok {
+			f.state, f.rec = Remote, rec
+		}
 		v.files[h] = f
 	}
 	return f

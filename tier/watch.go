@@ -75,9 +75,16 @@ func (v *Volume) touchedLocked(f *File) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, l := range f.links {
-		if p := v.partitions[l.dir]; p != nil {
-			v.markDirty(p)
+		p := v.partitions[l.dir]
+		if p == nil {
+			continue
 		}
+		if start, ok := segmentStart(l.name); ok && !held(f.state) {
+			if i, ok := p.find(start); ok {
+				p.lower(i)
+			}
+		}
+		v.markDirty(p)
 	}
 }
 

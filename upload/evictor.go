@@ -107,7 +107,7 @@ func (e *evictor) look(ctx context.Context, p *tier.Partition, pass *pass) {
 		return
 	}
 	for _, s := range segs[:n] {
-		if s.State == tier.Remote || s.State == tier.Filling {
+		if s.State == tier.Remote {
 			continue
 		}
 		if !e.evict(ctx, l, p, s, pass) {
@@ -173,7 +173,7 @@ func (p *pass) beyond(part *tier.Partition, s tier.Segment) layout.Reason {
 // evict drops the local copy of a segment, or returns why it stays. Nothing is
 // opened or flushed for a segment that must stay anyway.
 func (b *Background) evict(ctx context.Context, p *tier.Partition, s tier.Segment, pass *pass) (layout.Reason, error) {
-	if s.State != tier.Leaving {
+	if s.State != tier.Leaving && s.State != tier.Filling { // those may have stopped half way
 		switch reason := pass.allows(p, s); reason {
 		case "":
 		case tier.ReasonRemote:
