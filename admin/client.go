@@ -12,6 +12,8 @@ import (
 	"net/url"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/mountinfo"
 )
 
 // Client talks to the daemon of one mount. Methods may be called in parallel.
@@ -32,7 +34,7 @@ func NewClient(runDir, volume string) *Client {
 
 // Connect finds the daemon that serves path, and the path below its mount point.
 func Connect(runDir, path string) (*Client, string, error) {
-	m, below, err := FindMount(path)
+	m, below, err := mountinfo.Find(path)
 	if err != nil {
 		return nil, "", err
 	}

@@ -1,21 +1,21 @@
 package fs
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/mountinfo"
 )
 
 const (
-	fsType = "tierfs" // "fuse.tierfs" in the kernel's tables
+	fsType = "tierfs" // [mountinfo.FSType] without the kernel's "fuse."
 
 	// maxRequest bounds a READ and a WRITE: the most the kernel sends by default.
 	maxRequest = 1 << 20
@@ -46,7 +46,7 @@ func mountFuse(mountpoint, source string) (fd int, err error) {
 	}
 	data := fmt.Sprintf("fd=%d,rootmode=%o,user_id=0,group_id=0,default_permissions,allow_other,max_read=%d",
 		fd, unix.S_IFDIR, maxRequest)
-	err = unix.Mount(source, mountpoint, "fuse."+fsType, unix.MS_NOSUID|unix.MS_NODEV, data)
+	err = unix.Mount(source, mountpoint, mountinfo.FSType, unix.MS_NOSUID|unix.MS_NODEV, data)
 	if err != nil {
 		_ = unix.Close(fd)
 		return -1, fmt.Errorf("mount on %s: %w", mountpoint, err)
@@ -76,74 +76,27 @@ func mountOptions(opt Options) *fuse.MountOptions {
 }
 
 // setReadAhead raises the read-ahead of the new mount, which FUSE itself can only
-// lower. The mount is found in mountinfo: nothing here may touch it.
-func setReadAhead(opt Options) error {
-	if opt.ReadAhead <= 0 {
+// lower.
+func setReadAhead(device string, bytes int64) error {
+	if bytes <= 0 {
 		return nil
 	}
-	dev, err := mountDevice(opt.Mountpoint, opt.FsName)
+	kib := strconv.FormatInt(max(bytes>>10, 1), 10)
+	return os.WriteFile("/sys/class/bdi/"+device+"/read_ahead_kb", []byte(kib), 0)
+}
+
+// ownMount returns the line of this mount in the kernel's table.
+func ownMount(point, source string) (mountinfo.Mount, error) {
+	on, err := mountinfo.Stack(point)
 	if err != nil {
-		return err
+		return mountinfo.Mount{}, err
 	}
-	kib := strconv.FormatInt(max(opt.ReadAhead>>10, 1), 10)
-	return os.WriteFile("/sys/class/bdi/"+dev+"/read_ahead_kb", []byte(kib), 0)
+	for _, m := range slices.Backward(on) {
+		if m.Type == mountinfo.FSType && m.Source == source {
+			return m, nil
+		}
+	}
+	return mountinfo.Mount{}, fmt.Errorf("mount %s on %s: %w", source, point, errNotMounted)
 }
 
 var errNotMounted = errors.New("not in /proc/self/mountinfo")
-
-// mountDevice returns "major:minor" of the topmost tierfs mount on mountpoint.
-func mountDevice(mountpoint, source string) (string, error) {
-	abs, err := filepath.Abs(mountpoint)
-	if err != nil {
-		return "", err
-	}
-	file, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	found := ""
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		if m, ok := parseMount(lines.Text()); ok && m.fsType == "fuse."+fsType && m.source == source && m.point == abs {
-			found = m.device
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return "", err
-	}
-	if found == "" {
-		return "", fmt.Errorf("mount %s on %s: %w", source, abs, errNotMounted)
-	}
-	return found, nil
-}
-
-type mountLine struct{ device, point, fsType, source string }
-
-// parseMount reads a line of /proc/pid/mountinfo (proc(5)): id, parent, device,
-// root, mount point, options, optional fields, "-", type, source, options.
-func parseMount(line string) (mountLine, bool) {
-	before, after, ok := strings.Cut(line, " - ")
-	left, right := strings.Fields(before), strings.Fields(after)
-	if !ok || len(left) < 6 || len(right) < 2 {
-		return mountLine{}, false
-	}
-	return mountLine{device: left[2], point: unescape(left[4]), fsType: right[0], source: unescape(right[1])}, true
-}
-
-// unescape undoes the octal escapes that the kernel writes for blanks and
-// backslashes.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if c, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(c))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}

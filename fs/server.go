@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/metrics"
+	"github.com/tierfs/tierfs/mountinfo"
 	"github.com/tierfs/tierfs/tier"
 )
 
@@ -45,10 +48,10 @@ type Options struct {
 
 // A Server is one mount.
 type Server struct {
-	mountpoint string
+	mountpoint string // without symbolic links
+	device     string
 	fs         *fileSystem
-	stop       context.CancelFunc // ends every waiting request
-	done       chan struct{}      // closed when nothing of the mount runs any more
+	done       chan struct{} // closed when nothing of the mount runs any more
 }
 
 // Mount mounts the volume and serves it. When it returns, the kernel has accepted
@@ -58,6 +61,11 @@ func Mount(ctx context.Context, opt Options) (*Server, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
+	point, err := mountinfo.Clean(opt.Mountpoint)
+	if err != nil {
+		return nil, err
+	}
+	opt.Mountpoint = point
 	base, stop := context.WithCancel(context.WithoutCancel(ctx))
 	f, err := newFileSystem(base, opt)
 	if err != nil {
@@ -69,7 +77,7 @@ func Mount(ctx context.Context, opt Options) (*Server, error) {
 		stop()
 		return nil, err
 	}
-	s := &Server{mountpoint: opt.Mountpoint, fs: f, stop: stop, done: make(chan struct{})}
+	s := &Server{mountpoint: point, fs: f, done: make(chan struct{})}
 	n := newNotifier(f.inodes, session)
 	opt.Volume.OnChange(n.changed)
 	go n.run()
@@ -80,7 +88,12 @@ func Mount(ctx context.Context, opt Options) (*Server, error) {
 		opt.Volume.OnChange(nil)
 		n.stop()
 	}()
-	if err := setReadAhead(opt); err != nil {
+	own, err := ownMount(point, opt.FsName)
+	if err == nil {
+		s.device = own.Device
+		err = setReadAhead(own.Device, opt.ReadAhead)
+	}
+	if err != nil {
 		opt.Log.Warn("read-ahead keeps the kernel's default: cold sequential reads are slower", "err", err)
 	}
 	return s, nil
@@ -105,20 +118,47 @@ func attach(f *fileSystem, opt Options) (*fuse.Server, error) {
 	return session, nil
 }
 
+// Device is the mount's device as in /proc/self/mountinfo, such as "0:57"; "" if
+// the mount was never found there.
+func (s *Server) Device() string { return s.device }
+
+// endGrace is how long the kernel gets to end the session of a mount that nobody
+// is in any more.
+const endGrace = 5 * time.Second
+
 // Unmount detaches the mount if nobody is in it, and does not force it: while
-// somebody is, it fails with EBUSY (wrapped) and the server goes on. A mount that is
-// gone already is no error. Wait tells when the last request has been answered.
+// somebody is, it fails with EBUSY (wrapped) and the server goes on. So it does for
+// a mount that another one covers, which is not ours to detach, and for one that is
+// still seen elsewhere: by a bind mount, or by a process with mounts of its own. A
+// mount that is gone already is no error.
 func (s *Server) Unmount() error {
 	select {
 	case <-s.done:
 		return nil
 	default:
 	}
-	if err := unix.Unmount(s.mountpoint, unix.UMOUNT_NOFOLLOW); err != nil {
+	on, err := mountinfo.Stack(s.mountpoint)
+	if err != nil {
 		return fmt.Errorf("unmount %s: %w", s.mountpoint, err)
 	}
-	s.stop()
-	return nil
+	at := slices.IndexFunc(on, func(m mountinfo.Mount) bool { return m.Device == s.device })
+	switch {
+	case at < 0 && s.device != "": // somebody else has unmounted it
+	case s.device != "" && at != len(on)-1:
+		return fmt.Errorf("unmount %s: %s is mounted over it: %w", s.mountpoint, on[len(on)-1].Type, unix.EBUSY)
+	default:
+		if err := unix.Unmount(s.mountpoint, unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount %s: %w", s.mountpoint, err)
+		}
+	}
+	grace := time.NewTimer(endGrace)
+	defer grace.Stop()
+	select {
+	case <-s.done:
+		return nil
+	case <-grace.C:
+		return fmt.Errorf("it is gone from %s, but still mounted elsewhere: %w", s.mountpoint, unix.EBUSY)
+	}
 }
 
 // Wait returns when the mount is gone, whoever unmounted it, and everything that

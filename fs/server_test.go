@@ -92,16 +92,14 @@ func TestMountFails(t *testing.T) {
 
 func TestMountParameters(t *testing.T) {
 	m := mountTest(t, func(c *mountConfig) { c.fs.ReadAhead = 1 << 20 })
-	dev, err := mountDevice(m.mnt, "test-volume")
-	check(t, err)
-	kib, err := os.ReadFile("/sys/class/bdi/" + dev + "/read_ahead_kb")
+	kib, err := os.ReadFile("/sys/class/bdi/" + m.server.Device() + "/read_ahead_kb")
 	if strings.TrimSpace(string(kib)) != "1024" || err != nil {
 		t.Errorf("read-ahead: %q, %v", kib, err)
 	}
 	if m.log.String() != "" {
 		t.Errorf("log:\n%s", m.log)
 	}
-	if _, err := mountDevice(m.mnt, "another-volume"); err == nil {
+	if _, err := ownMount(m.mnt, "another-volume"); err == nil {
 		t.Error("found a mount of another volume")
 	}
 	t.Run("the connection is not inherited", func(t *testing.T) {

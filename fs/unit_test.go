@@ -114,19 +114,6 @@ func TestNotifier(t *testing.T) {
 	n.stop()
 }
 
-func TestParseMount(t *testing.T) {
-	line := `36 35 0:53 / /mnt/a\040b rw,nosuid shared:1 master:2 - fuse.tierfs vol\134ume rw,user_id=0`
-	got, ok := parseMount(line)
-	if want := (mountLine{"0:53", "/mnt/a b", "fuse.tierfs", `vol\ume`}); !ok || got != want {
-		t.Errorf("got %+v", got)
-	}
-	for _, bad := range []string{"", "36 35 0:53 / /mnt rw", "- fuse x", "a b c d e f - fuse"} {
-		if m, ok := parseMount(bad); ok {
-			t.Errorf("%q: %+v", bad, m)
-		}
-	}
-}
-
 func TestFlagsBelow(t *testing.T) {
 	for flags, want := range map[uint32]int{
 		unix.O_RDONLY:                                 unix.O_RDONLY,

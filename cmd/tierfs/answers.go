@@ -14,6 +14,7 @@ import (
 	"github.com/tierfs/tierfs/admin"
 	"github.com/tierfs/tierfs/config"
 	"github.com/tierfs/tierfs/metrics"
+	"github.com/tierfs/tierfs/mountinfo"
 	"github.com/tierfs/tierfs/segment"
 	"github.com/tierfs/tierfs/tier"
 	"github.com/tierfs/tierfs/upload"
@@ -182,18 +183,14 @@ func (d *daemon) ready() error {
 
 // Unmount implements admin.Daemon.
 func (d *daemon) Unmount() error {
-	point := d.cfg.Mount.Mountpoint
-	m, mounted, lookErr := admin.MountAt(point)
 	err := d.server.Unmount()
 	if !errors.Is(err, unix.EBUSY) {
 		return err
 	}
-	if lookErr != nil || !mounted {
-		return fmt.Errorf("%s: %w", point, admin.ErrBusy)
-	}
-	u, found, err := whoIsIn(m.Device)
-	if err != nil || !found {
-		return fmt.Errorf("%s: %w by a process that cannot be seen, or by a mount inside it", point, admin.ErrBusy)
+	point := d.cfg.Mount.Mountpoint
+	u, found, lookErr := whoIsIn(d.server.Device())
+	if lookErr != nil || !found {
+		return fmt.Errorf("%s: %w by a process that cannot be seen, or by another mount (%w)", point, admin.ErrBusy, err)
 	}
 	return fmt.Errorf("%s: %w: %s open; stop it first", point, admin.ErrBusy, u)
 }
@@ -209,7 +206,7 @@ func (d *daemon) tryUnmount() {
 // there: it is left, so that no broker starts on the bare source.
 func (d *daemon) stillMounted() error {
 	point := d.cfg.Mount.Mountpoint
-	m, mounted, err := admin.MountAt(point)
+	m, mounted, err := mountinfo.At(point)
 	if err == nil && mounted && m.Source == d.volume.Identity().ID {
 		return fmt.Errorf("%s: the kernel ended the session; the dead mount stays, mount again to replace it", point)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/tierfs/tierfs/admin"
 	"github.com/tierfs/tierfs/config"
 	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/mountinfo"
 	"github.com/tierfs/tierfs/objstore"
 )
 
@@ -109,7 +110,7 @@ func (p *program) checkCommand() *cobra.Command {
 
 // check asks the daemon if the path is mounted, and looks itself otherwise.
 func (p *program) check(ctx context.Context, flags *settingFlags, source string) error {
-	m, mounted, err := admin.MountAt(source)
+	m, mounted, err := mountinfo.At(source)
 	if err != nil {
 		return err
 	}
@@ -123,7 +124,7 @@ func (p *program) check(ctx context.Context, flags *settingFlags, source string)
 		_ = bar.Set64(done.Done) // as above
 	}
 	var result admin.CheckResult
-	if mounted && m.Type == admin.FSType {
+	if mounted && m.Type == mountinfo.FSType {
 		result, err = admin.NewClient(p.runDir, m.Source).Check(ctx, report, progress)
 	} else {
 		result, err = p.checkOffline(ctx, flags, source, report, progress)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/admin"
+	"github.com/tierfs/tierfs/mountinfo"
 )
 
 // TestLife is what an operator does, on a real mount: adopt, look, evict, read
@@ -171,7 +172,7 @@ func TestAbortedSession(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	m, _, err := admin.MountAt(w.source)
+	m, _, err := mountinfo.At(w.source)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +242,7 @@ func TestLock(t *testing.T) {
 	one, two := t.TempDir(), t.TempDir()
 	w.mount(one)
 	defer func() {
-		if _, ok, _ := admin.MountAt(one); ok {
+		if _, ok, _ := mountinfo.At(one); ok {
 			_ = unix.Unmount(one, unix.MNT_DETACH)
 		}
 	}()

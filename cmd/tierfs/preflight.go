@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tierfs/tierfs/admin"
 	"github.com/tierfs/tierfs/config"
+	"github.com/tierfs/tierfs/mountinfo"
 	"github.com/tierfs/tierfs/tier"
 )
 
@@ -80,7 +80,7 @@ func (s *source) lock(path string) (err error) {
 }
 
 func inUse(path string) error {
-	return fmt.Errorf("%s: another tierfs serves this source; `findmnt -t %s` shows where, `tierfs unmount` ends it", path, admin.FSType)
+	return fmt.Errorf("%s: another tierfs serves this source; `findmnt -t %s` shows where, `tierfs unmount` ends it", path, mountinfo.FSType)
 }
 
 // mustBeDirectory says in one line why a path cannot be mounted.
@@ -103,11 +103,11 @@ const answerGrace = 10 * time.Second
 // clearMount detaches dead tierfs mounts from a path, and refuses living ones.
 func clearMount(path string, log *slog.Logger) error {
 	for {
-		m, ok, err := admin.MountAt(path)
+		m, ok, err := mountinfo.At(path)
 		if err != nil {
 			return err
 		}
-		if !ok || m.Type != admin.FSType {
+		if !ok || m.Type != mountinfo.FSType {
 			return nil
 		}
 		alive, err := answers(m.Point)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/admin"
+	"github.com/tierfs/tierfs/mountinfo"
 	"github.com/tierfs/tierfs/segment/segmenttest"
 )
 
@@ -89,8 +90,8 @@ func (w *world) detach() {
 		<-w.daemon.ended
 	}
 	for {
-		m, ok, err := admin.MountAt(w.source)
-		if err != nil || !ok || m.Type != admin.FSType {
+		m, ok, err := mountinfo.At(w.source)
+		if err != nil || !ok || m.Type != mountinfo.FSType {
 			return
 		}
 		if err := unix.Unmount(w.source, unix.MNT_DETACH); err != nil {

@@ -8,7 +8,7 @@ package imports
 // floors lists the packages by their path within the module, ground floor first. A package that is missing here fails
 // the test until it has been given its place.
 var floors = [][]string{
-	{"metrics", "durable", "handle"},
+	{"metrics", "durable", "handle", "mountinfo"},
 	{"segment"},
 	{"segment/segmenttest"},
 	{"layout"},

@@ -1,4 +1,4 @@
-package admin
+package mountinfo
 
 import (
 	"os"
@@ -17,8 +17,8 @@ broken line
 43 22 0:53 / /plain rw - tmpfs none rw
 `
 
-func TestParseMounts(t *testing.T) {
-	mounts, err := parseMounts(strings.NewReader(table))
+func TestParse(t *testing.T) {
+	mounts, err := parse(strings.NewReader(table))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,22 +32,22 @@ func TestParseMounts(t *testing.T) {
 	if diff := cmp.Diff(want, mounts); diff != "" {
 		t.Error(diff)
 	}
-	if m, ok := topmost(mounts, "/var/lib/kafka"); !ok || m.Source != "22" {
-		t.Errorf("on top is %v", m)
+	if on := stack(mounts, "/var/lib/kafka"); len(on) != 2 || on[1].Source != "22" {
+		t.Errorf("there are %v", on)
 	}
-	if _, ok := topmost(mounts, "/var/lib"); ok {
-		t.Error("found a mount where there is none")
+	if on := stack(mounts, "/var/lib"); len(on) > 0 {
+		t.Errorf("found %v where there is no mount", on)
 	}
 }
 
-func TestFindMountWithout(t *testing.T) {
-	_, _, err := FindMount(t.TempDir())
+func TestFindWithout(t *testing.T) {
+	_, _, err := Find(t.TempDir())
 	if err == nil || !strings.Contains(err.Error(), "no tierfs is mounted there") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestCleanPath(t *testing.T) {
+func TestClean(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestCleanPath(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for link, target := range map[string]string{"link": filepath.Join(dir, "a"), "a/rel": "b"} {
+	for link, target := range map[string]string{"link": filepath.Join(dir, "a"), "a/rel": "b", "round": "round", "to": "fro", "fro": "to"} {
 		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
 		}
@@ -67,19 +67,21 @@ func TestCleanPath(t *testing.T) {
 		"a/../a/./b":    "a/b",
 		"link/b/no":     "a/b/no",
 		"link/no/where": "link/no/where",
+		"round":         "round",
+		"to":            "to",
 	} {
-		got, err := CleanPath(filepath.Join(dir, path))
+		got, err := Clean(filepath.Join(dir, path))
 		if err != nil || got != filepath.Join(dir, want) {
 			t.Errorf("%s is %s, %v", path, got, err)
 		}
 	}
 }
 
-func FuzzParseMounts(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	f.Add(table)
 	f.Add(`1 2 3:4 / /a\04 rw - x y`)
 	f.Fuzz(func(t *testing.T, s string) {
-		mounts, err := parseMounts(strings.NewReader(s))
+		mounts, err := parse(strings.NewReader(s))
 		if err == nil && len(mounts) > strings.Count(s, "\n")+1 {
 			t.Errorf("%d mounts of %d lines", len(mounts), strings.Count(s, "\n")+1)
 		}
