@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+
+	"github.com/tierfs/tierfs/mountinfo"
 )
 
 // topics checks the entries of retention.topic.
@@ -43,9 +45,10 @@ func (c *Config) CheckStore() error {
 	return nil
 }
 
-// Resolve makes the paths of a mount absolute, fills in those that follow from
-// others, and checks that none lies where the mount would cover it or show it.
-// It looks at the file system and changes nothing there.
+// Resolve makes the paths of a mount absolute, the source and the mount point free
+// of symbolic links, fills in those that follow from others, and checks that none
+// lies where the mount would cover it or show it. It looks at the file system and
+// changes nothing there.
 func (c *Config) Resolve() error {
 	m := &c.Mount
 	if m.Source == "" {
@@ -55,11 +58,17 @@ func (c *Config) Resolve() error {
 		m.Mountpoint = m.Source
 	}
 	for _, p := range []*string{&m.Source, &m.Mountpoint} {
-		abs, err := filepath.Abs(*p)
+		clean, err := mountinfo.Clean(*p)
 		if err != nil {
-			return fmt.Errorf("%s: %w", *p, err)
+			return err
 		}
-		*p = abs
+		*p = clean
+	}
+	if m.Mountpoint != m.Source && within(m.Mountpoint, m.Source) {
+		return &Error{
+			Where: c.Origin("mount.mountpoint").Where, Key: "mount.mountpoint", Value: m.Mountpoint,
+			Problem: "lies inside the source", Remedy: "leave it out to mount over the source, or choose a directory outside of it",
+		}
 	}
 	own := filepath.Join(m.Source, ".tierfs")
 	if m.StateDir == "" {
@@ -90,7 +99,7 @@ func (c *Config) outside(path, value, own string) error {
 	if !filepath.IsAbs(value) {
 		return wrong("is not absolute", "start it with /")
 	}
-	if path != "store.fs.path" && within(value, own) {
+	if path != "store.fs.path" && (within(value, own) || within(real(value), own)) {
 		return nil
 	}
 	for _, dir := range []string{c.Mount.Source, c.Mount.Mountpoint} {

@@ -238,7 +238,10 @@ func TestCheckStore(t *testing.T) {
 
 // mountAt is a source, a directory elsewhere, and a way to resolve the paths of a mount of the source.
 func mountAt(t *testing.T) (source, elsewhere string, resolve func(change func(c *Config)) (*Config, error)) {
-	dir := t.TempDir()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	source, elsewhere = filepath.Join(dir, "source"), filepath.Join(dir, "elsewhere")
 	for _, d := range []string{source, elsewhere} {
 		if err := os.Mkdir(d, 0o700); err != nil {
@@ -262,6 +265,19 @@ func TestResolve(t *testing.T) {
 		}
 		if c.Mount.Mountpoint != source || c.Mount.StateDir != source+"/.tierfs" || c.Cache.Path != source+"/.tierfs/cache" {
 			t.Errorf("got %+v, cache in %s", c.Mount, c.Cache.Path)
+		}
+	})
+	t.Run("by a link", func(t *testing.T) {
+		link := filepath.Join(elsewhere, "link")
+		if err := os.Symlink(source, link); err != nil {
+			t.Fatal(err)
+		}
+		c, err := resolve(func(c *Config) { c.Mount.Source, c.Cache.Path = link, link+"/.tierfs/chunks" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Mount.Source != source || c.Mount.Mountpoint != source || c.Mount.StateDir != source+"/.tierfs" {
+			t.Errorf("got %+v", c.Mount)
 		}
 	})
 	t.Run("no source", func(t *testing.T) {
@@ -291,6 +307,7 @@ func TestResolveRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*Config){
+		"mount point in the source":   func(c *Config) { c.Mount.Mountpoint = source + "/sub" },
 		"cache in the source":         func(c *Config) { c.Cache.Path = source + "/cache" },
 		"cache in the mount point":    func(c *Config) { c.Mount.Mountpoint = elsewhere; c.Cache.Path = elsewhere + "/c" },
 		"cache by a link":             func(c *Config) { c.Cache.Path = link + "/not/there" },
