@@ -79,10 +79,11 @@ func start(t *testing.T, f *fake, change func(*Options)) (*Server, *Client) {
 	if change != nil {
 		change(&o)
 	}
-	s, err := Start(o)
+	s, err := Listen(o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.Serve()
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -317,7 +318,7 @@ func TestSocket(t *testing.T) {
 	t.Run("a living one stays", func(t *testing.T) {
 		var dir string
 		_, c := start(t, &fake{}, func(o *Options) { dir = o.RunDir })
-		_, err := Start(Options{Daemon: &fake{}, RunDir: dir, Volume: volume, Log: slog.New(slog.DiscardHandler)})
+		_, err := Listen(Options{Daemon: &fake{}, RunDir: dir, Volume: volume, Log: slog.New(slog.DiscardHandler)})
 		if err == nil || !strings.Contains(err.Error(), "another tierfs answers") {
 			t.Errorf("got %v", err)
 		}
@@ -343,19 +344,31 @@ func TestSocket(t *testing.T) {
 }
 
 func TestSocketEnds(t *testing.T) {
-	t.Run("gone after Close", func(t *testing.T) {
-		dir := tempDir(t)
-		s, err := Start(Options{Daemon: &fake{}, RunDir: dir, Volume: volume, Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := os.Lstat(SocketPath(dir, volume)); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("got %v", err)
-		}
-	})
+	for _, served := range []bool{true, false} {
+		t.Run(fmt.Sprintf("gone after Close, served %v", served), func(t *testing.T) {
+			dir := tempDir(t)
+			s, err := Listen(Options{
+				Daemon: &fake{}, RunDir: dir, Volume: volume, Listen: "127.0.0.1:0",
+				Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if served {
+				s.Serve()
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Lstat(SocketPath(dir, volume)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("got %v", err)
+			}
+			if c, err := net.Dial("tcp", s.Address()); err == nil {
+				c.Close()
+				t.Error("somebody still listens")
+			}
+		})
+	}
 	t.Run("directory is a link", func(t *testing.T) {
 		dir := filepath.Join(tempDir(t), "run")
 		if err := os.Symlink(tempDir(t), dir); err != nil {
@@ -372,7 +385,7 @@ func TestSocketEnds(t *testing.T) {
 		}
 		defer l.Close()
 		dir := tempDir(t)
-		_, err = Start(Options{Daemon: &fake{}, RunDir: dir, Volume: volume, Listen: l.Addr().String(), Log: slog.New(slog.DiscardHandler)})
+		_, err = Listen(Options{Daemon: &fake{}, RunDir: dir, Volume: volume, Listen: l.Addr().String(), Log: slog.New(slog.DiscardHandler)})
 		if err == nil || !strings.Contains(err.Error(), "admin.listen") {
 			t.Errorf("got %v", err)
 		}

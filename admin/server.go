@@ -28,38 +28,48 @@ type Options struct {
 
 // Server answers on the control socket and the HTTP listener.
 type Server struct {
-	daemon  Daemon
-	log     *slog.Logger
-	servers []*http.Server
-	group   errgroup.Group
-	cancel  context.CancelFunc // ends long requests
-	address string
+	o          Options
+	control    net.Listener
+	monitoring net.Listener // nil without an HTTP listener
+	servers    []*http.Server
+	group      errgroup.Group
+	cancel     context.CancelFunc // ends long requests; nil before Serve
 }
 
-// Start opens the sockets and answers in the background until Close.
-func Start(o Options) (*Server, error) {
-	base, cancel := context.WithCancel(context.Background())
-	s := &Server{daemon: o.Daemon, log: o.Log, cancel: cancel}
-	control, err := listenSocket(o.RunDir, o.Volume)
-	if err != nil {
-		cancel()
+// Listen opens the sockets, which is what can fail. Who connects waits until Serve.
+func Listen(o Options) (*Server, error) {
+	s := &Server{o: o}
+	var err error
+	if s.control, err = listenSocket(o.RunDir, o.Volume); err != nil {
 		return nil, err
 	}
-	s.serve(base, control, s.control())
 	if o.Listen == "" {
 		return s, nil
 	}
-	monitoring, err := net.Listen("tcp", o.Listen)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("admin.listen = %q: %w; choose another address", o.Listen, err), s.Close())
+	if s.monitoring, err = net.Listen("tcp", o.Listen); err != nil {
+		return nil, errors.Join(fmt.Errorf("admin.listen = %q: %w; choose another address", o.Listen, err), s.control.Close())
 	}
-	s.address = monitoring.Addr().String()
-	s.serve(base, monitoring, public(o))
 	return s, nil
 }
 
+// Serve answers in the background until Close. It is called once at most, when
+// every method of the Daemon can be.
+func (s *Server) Serve() {
+	base, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.serve(base, s.control, s.routes())
+	if s.monitoring != nil {
+		s.serve(base, s.monitoring, public(s.o))
+	}
+}
+
 // Address is where the HTTP listener listens, "" without one.
-func (s *Server) Address() string { return s.address }
+func (s *Server) Address() string {
+	if s.monitoring == nil {
+		return ""
+	}
+	return s.monitoring.Addr().String()
+}
 
 func (s *Server) serve(base context.Context, l net.Listener, h http.Handler) {
 	server := &http.Server{
@@ -67,7 +77,7 @@ func (s *Server) serve(base context.Context, l net.Listener, h http.Handler) {
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       time.Minute,
 		BaseContext:       func(net.Listener) context.Context { return base },
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
 	}
 	s.servers = append(s.servers, server)
 	s.group.Go(func() error {
@@ -84,6 +94,9 @@ const closeGrace = 5 * time.Second
 // Close ends evictions that somebody waits for, lets other answers go out,
 // removes the socket and waits for all of it.
 func (s *Server) Close() error {
+	if s.cancel == nil {
+		return s.closeSockets()
+	}
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
 	defer cancel()
@@ -96,14 +109,23 @@ func (s *Server) Close() error {
 	return errors.Join(append(errs, s.group.Wait())...)
 }
 
-// control answers the commands of tierfs.
-func (s *Server) control() http.Handler {
+// closeSockets closes what nobody serves.
+func (s *Server) closeSockets() error {
+	err := s.control.Close()
+	if s.monitoring != nil {
+		err = errors.Join(err, s.monitoring.Close())
+	}
+	return err
+}
+
+// routes answers the commands of tierfs.
+func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
-		writeJSON(w, s.daemon.Status(r.URL.Query().Get("topics") == "true"))
+		writeJSON(w, s.o.Daemon.Status(r.URL.Query().Get("topics") == "true"))
 	})
 	mux.HandleFunc("GET /segments", func(w http.ResponseWriter, r *http.Request) {
-		list, err := s.daemon.Segments(r.URL.Query().Get("partition"))
+		list, err := s.o.Daemon.Segments(r.URL.Query().Get("partition"))
 		if err != nil {
 			writeError(w, err)
 			return
@@ -111,15 +133,15 @@ func (s *Server) control() http.Handler {
 		writeJSON(w, list)
 	})
 	mux.HandleFunc("POST /pause", func(w http.ResponseWriter, _ *http.Request) {
-		s.daemon.Pause(true)
+		s.o.Daemon.Pause(true)
 		writeJSON(w, struct{}{})
 	})
 	mux.HandleFunc("POST /resume", func(w http.ResponseWriter, _ *http.Request) {
-		s.daemon.Pause(false)
+		s.o.Daemon.Pause(false)
 		writeJSON(w, struct{}{})
 	})
 	mux.HandleFunc("POST /unmount", func(w http.ResponseWriter, _ *http.Request) {
-		if err := s.daemon.Unmount(); err != nil {
+		if err := s.o.Daemon.Unmount(); err != nil {
 			writeError(w, err)
 			return
 		}
@@ -138,7 +160,7 @@ func (s *Server) evict(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	line := stream(w)
-	result, err := s.daemon.Evict(r.Context(), what, func(step EvictStep) { line(Line{Step: &step}) })
+	result, err := s.o.Daemon.Evict(r.Context(), what, func(step EvictStep) { line(Line{Step: &step}) })
 	if err != nil {
 		line(Line{Error: err.Error()})
 		return
@@ -149,7 +171,7 @@ func (s *Server) evict(w http.ResponseWriter, r *http.Request) {
 // check streams the findings and then the result.
 func (s *Server) check(w http.ResponseWriter, r *http.Request) {
 	line := stream(w)
-	result, err := s.daemon.Check(r.Context(),
+	result, err := s.o.Daemon.Check(r.Context(),
 		func(f Finding) { line(Line{Finding: &f}) }, func(p Progress) { line(Line{Progress: &p}) })
 	if err != nil {
 		line(Line{Error: err.Error()})

@@ -51,8 +51,9 @@ func (d *daemon) close() error {
 	return errors.Join(errs...)
 }
 
-// startDaemon mounts, or changes as little as it can: nothing at all before the
-// settings, the source and (at a volume's first mount) the store are right.
+// startDaemon mounts, or leaves the source as it was: nothing is changed before the
+// settings, the source and (at a volume's first mount) the store are right, and what
+// was changed until the mount itself fails is taken back.
 func (p *program) startDaemon(ctx context.Context, c *config.Config, log *slog.Logger) (_ *daemon, err error) {
 	d := &daemon{cfg: c, log: log, registry: prometheus.NewRegistry()}
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -65,7 +66,7 @@ func (p *program) startDaemon(ctx context.Context, c *config.Config, log *slog.L
 	if d.source, err = openSource(c, log); err != nil {
 		return nil, err
 	}
-	d.opened(func() error { return unix.Close(d.source.fd) })
+	d.opened(func() error { return d.source.release(d.server != nil) })
 	if d.access, err = openAccess(ctx, c, d.source.known, d.metrics, log); err != nil {
 		return nil, err
 	}
@@ -74,10 +75,17 @@ func (p *program) startDaemon(ctx context.Context, c *config.Config, log *slog.L
 	if err := d.openVolume(ctx); err != nil {
 		return nil, err
 	}
+	if err := d.listen(p.runDir); err != nil {
+		return nil, err
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("stopped while starting: %w", err)
 	}
-	return d, d.serve(ctx, p.runDir)
+	if err := d.mount(ctx); err != nil {
+		return nil, err
+	}
+	d.serve()
+	return d, nil
 }
 
 // openVolume opens what is on the local disk.
@@ -96,11 +104,27 @@ func (d *daemon) openVolume(ctx context.Context) error {
 		return err
 	}
 	d.opened(d.volume.Close)
-	return d.volume.CloseSource()
+	return nil
 }
 
-// serve mounts, and starts what runs beside the mount.
-func (d *daemon) serve(ctx context.Context, runDir string) (err error) {
+// listen opens the sockets, before the mount, which cannot be taken back once
+// somebody is in it.
+func (d *daemon) listen(runDir string) (err error) {
+	d.admin, err = admin.Listen(admin.Options{
+		Daemon: d, RunDir: runDir, Volume: d.volume.Identity().ID, Listen: d.cfg.Admin.Listen,
+		Metrics: d.registry, Ready: d.ready, Log: d.log,
+	})
+	if err == nil {
+		d.opened(d.admin.Close)
+	}
+	return err
+}
+
+// mount closes the source and mounts. It is the last step that can fail.
+func (d *daemon) mount(ctx context.Context) error {
+	if err := d.volume.CloseSource(); err != nil {
+		return err
+	}
 	root, err := d.volume.RootAttr()
 	if err != nil {
 		return err
@@ -116,26 +140,15 @@ func (d *daemon) serve(ctx context.Context, runDir string) (err error) {
 		Log:         d.log,
 		Metrics:     d.metrics.Fuse,
 	})
-	if err != nil {
-		return err
-	}
-	d.opened(func() error { // does nothing unless the start fails below
-		err := d.server.Unmount()
-		d.server.Wait()
-		return err
-	})
+	return err
+}
+
+// serve starts what runs beside the mount.
+func (d *daemon) serve() {
 	d.background = newBackground(d)
 	d.metrics.Tier.Collect(d.snapshot)
-	d.admin, err = admin.Start(admin.Options{
-		Daemon: d, RunDir: runDir, Volume: d.volume.Identity().ID, Listen: d.cfg.Admin.Listen,
-		Metrics: d.registry, Ready: d.ready, Log: d.log,
-	})
-	if err != nil {
-		return err
-	}
-	d.opened(d.admin.Close)
+	d.admin.Serve()
 	d.opened(d.runBackground())
-	return nil
 }
 
 // runBackground starts what needs the store, and returns what ends it.

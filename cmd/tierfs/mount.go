@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -46,11 +47,17 @@ func (p *program) mountCommand() *cobra.Command {
 }
 
 // mount serves until the mount is gone. Signals that come while it starts end
-// the start; later ones unmount, if nobody is in the mount.
+// the start; later ones unmount, if nobody is in the mount. A terminal that goes
+// away, or whoever reads the log, takes no mount from under a broker.
 func (p *program) mount(ctx context.Context, c *config.Config, log *slog.Logger) error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("%s: only root can mount; run this as root", c.Mount.Source)
+	}
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	defer signal.Stop(signals)
+	signal.Ignore(unix.SIGPIPE)
+	defer signal.Reset(unix.SIGPIPE)
 	starting, stop := context.WithCancel(ctx)
 	defer stop()
 	started, watched := make(chan struct{}), make(chan struct{})

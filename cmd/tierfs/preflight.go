@@ -18,8 +18,10 @@ import (
 // source is the source directory, opened before a mount may cover it, and
 // locked against another `tierfs mount` that starts at the same time.
 type source struct {
-	fd    int
-	known bool // has been mounted by tierfs before
+	fd     int
+	known  bool        // has been mounted by tierfs before
+	bare   bool        // has no .tierfs
+	before unix.Stat_t // of the directory, as it was found
 }
 
 // openSource looks whether the source can be mounted now, and changes nothing
@@ -38,10 +40,55 @@ func openSource(c *config.Config, log *slog.Logger) (*source, error) {
 		return nil, &os.PathError{Op: "open", Path: c.Mount.Source, Err: err}
 	}
 	s := &source{fd: fd}
-	if err := s.free(c.Mount.Source); err != nil {
+	if err := s.look(c.Mount.Source); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
 	return s, nil
+}
+
+// look notes how the source is found, and says who uses it, if anybody does.
+func (s *source) look(path string) error {
+	if err := unix.Fstat(s.fd, &s.before); err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	var st unix.Stat_t
+	s.bare = errors.Is(unix.Fstatat(s.fd, ".tierfs", &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT)
+	return s.free(path)
+}
+
+// release gives the source up. One that was not mounted after all is left as it was
+// found, so that the broker can start on it.
+func (s *source) release(mounted bool) error {
+	var err error
+	if !mounted {
+		err = s.putBack()
+	}
+	return errors.Join(err, unix.Close(s.fd))
+}
+
+// putBack removes what this start has made of a source that had nothing of tierfs,
+// and opens the directory again for whom it was open.
+func (s *source) putBack() error {
+	if s.bare {
+		if err := os.RemoveAll(fmt.Sprintf("/proc/self/fd/%d/.tierfs", s.fd)); err != nil {
+			return err
+		}
+	}
+	var now unix.Stat_t
+	if err := unix.Fstat(s.fd, &now); err != nil {
+		return fmt.Errorf("stat of the source: %w", err)
+	}
+	if now.Uid != s.before.Uid || now.Gid != s.before.Gid {
+		if err := unix.Fchown(s.fd, int(s.before.Uid), int(s.before.Gid)); err != nil {
+			return fmt.Errorf("chown of the source: %w", err)
+		}
+	}
+	if now.Mode != s.before.Mode {
+		if err := unix.Fchmod(s.fd, s.before.Mode&0o7777); err != nil {
+			return fmt.Errorf("chmod of the source: %w", err)
+		}
+	}
+	return nil
 }
 
 // free says who uses the source, if anybody does.

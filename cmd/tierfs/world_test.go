@@ -155,14 +155,24 @@ func (d *daemonProcess) await(t *testing.T, what string, times int) {
 	}
 }
 
-// start runs `tierfs mount` and returns at once.
-func (w *world) start(args ...string) *daemonProcess {
-	w.t.Helper()
+// command is a `tierfs mount` that does not run yet.
+func (w *world) command(args ...string) *daemonProcess {
 	args = append([]string{"mount", "--store", "fs:" + w.store, "--cache-size", "64 MiB",
 		"--retention-default-local-retention-age", "unlimited", w.source}, args...)
 	d := &daemonProcess{cmd: exec.Command("/proc/self/exe", args...), ended: make(chan struct{}), said: make(chan struct{})}
 	d.cmd.Env = append(os.Environ(), asProgram+"=1")
 	d.cmd.Stderr = d
+	return d
+}
+
+// start runs `tierfs mount` and returns at once.
+func (w *world) start(args ...string) *daemonProcess {
+	w.t.Helper()
+	return w.launch(w.command(args...))
+}
+
+func (w *world) launch(d *daemonProcess) *daemonProcess {
+	w.t.Helper()
 	if err := d.cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}
