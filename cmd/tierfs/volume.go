@@ -19,9 +19,21 @@ import (
 	"github.com/tierfs/tierfs/tier"
 )
 
-// openCacheDir makes and opens the cache's directory, before the mount may
-// cover its path.
+// openCacheDir makes, opens and locks the cache's directory, before the mount may
+// cover its path. Two caches in one directory would drop each other's chunks.
 func openCacheDir(c *config.Config, root int) (int, error) {
+	fd, err := makeCacheDir(c, root)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		err = fmt.Errorf("cache.path = %q: another tierfs has its cache there; give each mount a directory of its own", c.Cache.Path)
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+func makeCacheDir(c *config.Config, root int) (int, error) {
 	state, err := durable.Mkdir(root, ".tierfs", 0o700)
 	if err != nil {
 		return -1, fmt.Errorf("%s/.tierfs: %w", c.Mount.Source, err)
@@ -93,7 +105,7 @@ func openCache(c *config.Config, dir int, store objstore.Store, m *metrics.Metri
 		MaxObjects:          c.Cache.MaxObjects,
 		FirstFetch:          firstFetch(c),
 		LowWatermarkPercent: c.Cache.LowWatermarkPercent,
-		TrimMinInterval:     c.Cache.TrimMinInterval.Std(),
+		TrimMinInterval:     max(c.Cache.TrimMinInterval.Std(), 1), // 0 would be the cache's own default
 		Concurrency:         c.Fetch.Concurrency,
 		ReadaheadMax:        c.Cache.ReadaheadMax,
 		Memory:              int64(c.Cache.Memory),
