@@ -34,19 +34,30 @@ func (p *program) onMount(use, short string, f func(ctx context.Context, c *admi
 	}
 }
 
+// onWhole is a command for a whole mount: the path of something in it is a mistake,
+// not another name for all of it.
+func (p *program) onWhole(use, short string, f func(ctx context.Context, c *admin.Client) error) *cobra.Command {
+	return p.onMount(use, short, func(ctx context.Context, c *admin.Client, path, below string) error {
+		if below != "" {
+			return usage(fmt.Errorf("%s: lies inside a mount; name the mount point itself", path))
+		}
+		return f(ctx, c)
+	})
+}
+
 func (p *program) unmountCommand() *cobra.Command {
-	return p.onMount("unmount MOUNTPOINT", "Unmount if nobody uses it, and wait for the daemon's end",
-		func(ctx context.Context, c *admin.Client, _, _ string) error { return c.Unmount(ctx) })
+	return p.onWhole("unmount MOUNTPOINT", "Unmount if nobody uses it, and wait for the daemon's end",
+		func(ctx context.Context, c *admin.Client) error { return c.Unmount(ctx) })
 }
 
 func (p *program) pauseCommand() *cobra.Command {
-	return p.onMount("pause MOUNTPOINT", "Stop uploads, evictions and deletions; reads go on",
-		func(ctx context.Context, c *admin.Client, _, _ string) error { return c.Pause(ctx, true) })
+	return p.onWhole("pause MOUNTPOINT", "Stop uploads, evictions and deletions; reads go on",
+		func(ctx context.Context, c *admin.Client) error { return c.Pause(ctx, true) })
 }
 
 func (p *program) resumeCommand() *cobra.Command {
-	return p.onMount("resume MOUNTPOINT", "Let uploads, evictions and deletions go on",
-		func(ctx context.Context, c *admin.Client, _, _ string) error { return c.Pause(ctx, false) })
+	return p.onWhole("resume MOUNTPOINT", "Let uploads, evictions and deletions go on",
+		func(ctx context.Context, c *admin.Client) error { return c.Pause(ctx, false) })
 }
 
 func (p *program) lsCommand() *cobra.Command {
@@ -92,8 +103,8 @@ func size(n int64) string { return humanize.IBytes(uint64(max(n, 0))) }
 
 func (p *program) evictCommand() *cobra.Command {
 	var what admin.EvictRequest
-	cmd := p.onMount("evict MOUNTPOINT", "Upload and evict now what retention says is due, and say what stayed and why",
-		func(ctx context.Context, c *admin.Client, _, _ string) error { return p.evict(ctx, c, what) })
+	cmd := p.onWhole("evict MOUNTPOINT", "Upload and evict now what retention says is due, and say what stayed and why",
+		func(ctx context.Context, c *admin.Client) error { return p.evict(ctx, c, what) })
 	cmd.Flags().StringVar(&what.Topic, "topic", "", `only topics that match, such as "orders-*"`)
 	cmd.Flags().BoolVar(&what.All, "all", false, "everything that may go, not only what is due")
 	return cmd

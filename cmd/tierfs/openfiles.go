@@ -85,7 +85,11 @@ func whoHas(links []string, wanted func(id inode, kind uint16) bool) (user, bool
 // there. A process that ends meanwhile has nothing open.
 func findLink(path string, wanted func(id inode, kind uint16) bool) (target string, ok bool) {
 	links := []string{path}
-	if entries, err := os.ReadDir(path); err == nil && isProcDir(path) {
+	if isProcDir(path) {
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			return "", false
+		}
 		links = links[:0]
 		for _, e := range entries {
 			links = append(links, filepath.Join(path, e.Name()))
@@ -104,7 +108,8 @@ func findLink(path string, wanted func(id inode, kind uint16) bool) (target stri
 }
 
 // isProcDir says whether a name below /proc/PID is a directory of links: cwd
-// and root are links to directories.
+// and root are links to directories, which may be in a mount that does not answer,
+// or in our own.
 func isProcDir(path string) bool {
 	base := filepath.Base(path)
 	return base == "fd" || base == "map_files"

@@ -22,8 +22,8 @@ const watchInterval = 2 * time.Second
 
 func (p *program) statusCommand() *cobra.Command {
 	var asJSON, watch, topics bool
-	cmd := p.onMount("status MOUNTPOINT", "Show what is where, what is under way, and what is stuck and why",
-		func(ctx context.Context, c *admin.Client, _, _ string) error {
+	cmd := p.onWhole("status MOUNTPOINT", "Show what is where, what is under way, and what is stuck and why",
+		func(ctx context.Context, c *admin.Client) error {
 			show := func() error {
 				s, err := c.Status(ctx, topics)
 				switch {
