@@ -29,7 +29,11 @@ func (f *fileSystem) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut)
 	if n == nil {
 		return fuse.Status(unix.ESTALE)
 	}
-	return f.open(n, in.Flags, out)
+	code := f.open(n, in.Flags, out)
+	if code.Ok() && in.Flags&unix.O_ACCMODE != unix.O_RDONLY {
+		n.file.OpenedBy(in.Pid)
+	}
+	return code
 }
 
 func (f *fileSystem) open(n *node, flags uint32, out *fuse.OpenOut) fuse.Status {

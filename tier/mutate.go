@@ -41,6 +41,9 @@ func (f *File) Mutate(ctx context.Context, m Mutation) (done func(), err error) 
 			f.mutating.Add(1) // before changes: see settled
 			f.changes.Add(1)
 			f.dirty.Store(true)
+			if m.Kind == Write && f.v.starts.active.Load() != 0 && f.isSegment() {
+				f.v.starts.wrote(callerOf(ctx), time.Now())
+			}
 			return f.mutated, nil
 		case m.Kind == Attr && f.state != Leaving && f.state != Filling:
 			return f.retimed, nil

@@ -35,6 +35,12 @@ func WithCaller(ctx context.Context, tid uint32) context.Context {
 	return context.WithValue(ctx, callerKey{}, tid)
 }
 
+// callerOf returns the thread that WithCaller named; 0: nobody knows.
+func callerOf(ctx context.Context) uint32 {
+	tid, _ := ctx.Value(callerKey{}).(uint32)
+	return tid
+}
+
 func (p *planner) init(v *Volume) { p.v = v }
 
 func (p *planner) close() {}
@@ -42,14 +48,14 @@ func (p *planner) close() {}
 // read fills b from the cache within the time that this read may take. The fetch
 // behind it goes on after the read has given up.
 func (p *planner) read(ctx context.Context, f *File, o chunkcache.Object, b []byte, off int64) error {
-	if err := f.missed.recall(off, len(b)); err != nil && !mustNotFail(ctx) {
+	if err := f.missed.recall(off, len(b)); err != nil && !p.mustNotFail(ctx) {
 		return err
 	}
 	n := p.blocked.Add(1)
 	defer p.blocked.Add(-1)
 	limit, patient := p.limit(n)
 	err := p.try(ctx, o, b, off, limit)
-	for err != nil && errors.Is(err, ErrUnavailable) && ctx.Err() == nil && (patient || mustNotFail(ctx)) {
+	for err != nil && errors.Is(err, ErrUnavailable) && ctx.Err() == nil && (patient || p.mustNotFail(ctx)) {
 		err = p.try(ctx, o, b, off, p.full())
 	}
 	if err != nil && ctx.Err() == nil {
@@ -119,12 +125,16 @@ func (p *planner) limit(n int64) (limit time.Duration, patient bool) {
 	return p.full(), p.v.opt.FetchTimeout < 0
 }
 
-// mustNotFail reports whether the reading thread is one that takes its log
-// directory offline on an error: Kafka's log cleaner.
-func mustNotFail(ctx context.Context) bool {
-	tid, ok := ctx.Value(callerKey{}).(uint32)
-	if !ok || tid == 0 {
+// mustNotFail reports whether the reading thread is one that an error makes give
+// up more than the read: Kafka's log cleaner takes its log directory offline, a
+// broker that starts cuts the log.
+func (p *planner) mustNotFail(ctx context.Context) bool {
+	tid := callerOf(ctx)
+	if tid == 0 {
 		return false
+	}
+	if p.v.starts.reading(tid, time.Now()) {
+		return true
 	}
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", tid))
 	return err == nil && strings.HasPrefix(string(name), "kafka-log-clean")

@@ -65,7 +65,8 @@ type Volume struct {
 	planner planner
 	asking  chan struct{} // cap 1: held while the store is asked who owns the volume
 
-	swaps swaps
+	swaps  swaps
+	starts starts
 
 	mu         sync.RWMutex // guards what follows
 	id         Identity     // only its epoch and nonce change after Open
