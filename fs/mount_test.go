@@ -171,10 +171,12 @@ func (m *testMount) count(op metrics.FuseOp) int {
 	return 0
 }
 
-// as runs a shell script inside the mount as another user.
+// as runs a shell script inside the mount as another user. The shell goes there by
+// itself: a fork of this process stands still until the child has its directory and
+// has been executed, and so would the mount that it serves, once a garbage
+// collection begins in between.
 func (m *testMount) as(uid, gid uint32, script string) (string, error) {
-	cmd := exec.Command("/bin/sh", "-c", script)
-	cmd.Dir = m.mnt
+	cmd := exec.Command("/bin/sh", "-c", `cd "$0" || exit 1; `+script, m.mnt)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid}}
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err

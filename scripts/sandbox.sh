@@ -5,6 +5,7 @@ set -uo pipefail
 
 root=$(mktemp -d "${TMPDIR:-/tmp}/tierfs-run-XXXXXXXX") || exit 1
 root=$(cd "$root" && pwd -P)
+chmod 755 "$root" # tests act as other users, too
 
 mounts() { # the mount points below our own root, the deepest first
   awk -v root="$root/" 'index($5, root) == 1 { print $5 }' /proc/self/mountinfo | sort -r
