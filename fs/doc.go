@@ -10,7 +10,8 @@
 //   - What the daemon holds for an inode is a number, a file handle, a type and
 //     the kernel's lookup count; for an open file it is a descriptor, the inode's
 //     number and the open flags. A successor can rebuild all of it: there is no
-//     path, no position and no unwritten byte in this process.
+//     path, no position and no unwritten byte in this process. An inode that has
+//     lost its last name has a descriptor until the kernel forgets it.
 //   - A number of an inode is never given to another one while the mount lives.
 //     Hard links share a number, because inodes are found by handle.
 //   - A READ is answered in full, up to the end of the file, or with an error.
@@ -31,7 +32,7 @@
 //
 //   - POSIX ACLs are neither shown nor set. Locks are the kernel's.
 //   - File systems that are mounted below the source are not shown: EXDEV.
-//   - An inode that is gone below and not open answers ESTALE.
+//   - An inode that is gone below, behind the mount's back, answers ESTALE.
 //
 // Nothing is kept on disk.
 package fs

@@ -21,7 +21,9 @@ type node struct {
 	format uint32     // S_IFMT bits: an inode never changes its type
 	file   *tier.File // of a regular file, with one reference; else nil
 
-	lookups uint64 // guarded by inodeTable.mu
+	// Guarded by inodeTable.mu.
+	lookups uint64
+	spare   int // a descriptor once the last name is gone, or -1: see keep
 
 	mu   sync.Mutex
 	open []*openFile // guarded by mu: descriptors that may be lent
@@ -47,7 +49,7 @@ type inodeTable struct {
 }
 
 func newInodeTable(root handle.Handle) *inodeTable {
-	n := &node{id: fuse.FUSE_ROOT_ID, handle: root, format: unix.S_IFDIR}
+	n := &node{id: fuse.FUSE_ROOT_ID, handle: root, format: unix.S_IFDIR, spare: -1}
 	return &inodeTable{
 		last:     fuse.FUSE_ROOT_ID,
 		byID:     map[uint64]*node{n.id: n},
@@ -85,7 +87,7 @@ func (t *inodeTable) enterLocked(e tier.Entry) (n *node, known bool) {
 	defer t.mu.Unlock()
 	if n = t.byHandle[e.Handle]; n == nil {
 		t.last++
-		n = &node{id: t.last, handle: e.Handle, format: e.Stat.Mode & unix.S_IFMT, file: e.File}
+		n = &node{id: t.last, handle: e.Handle, format: e.Stat.Mode & unix.S_IFMT, file: e.File, spare: -1}
 		t.byID[n.id] = n
 		t.byHandle[n.handle] = n
 		known = false
@@ -98,7 +100,17 @@ func (t *inodeTable) enterLocked(e tier.Entry) (n *node, known bool) {
 
 // forget takes count lookups back and drops the node with the last one.
 func (t *inodeTable) forget(id, count uint64) {
-	if n := t.forgetLocked(id, count); n != nil && n.file != nil {
+	if n := t.forgetLocked(id, count); n != nil {
+		n.end()
+	}
+}
+
+// end gives back what a node holds that is in no table any more.
+func (n *node) end() {
+	if n.spare >= 0 {
+		_ = unix.Close(n.spare)
+	}
+	if n.file != nil {
 		n.file.Release()
 	}
 }
@@ -126,9 +138,7 @@ func (t *inodeTable) clear() {
 	t.byID, t.byHandle = nil, nil
 	t.mu.Unlock()
 	for _, n := range nodes {
-		if n.file != nil {
-			n.file.Release()
-		}
+		n.end()
 	}
 }
 

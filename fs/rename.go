@@ -6,6 +6,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/metrics"
 )
 
@@ -17,7 +18,12 @@ func (f *fileSystem) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) f
 		return code
 	}
 	defer l.release()
-	return f.status("unlink", parent, f.volume.Unlink(dir, name))
+	lost := f.keep(dir, name)
+	if err := f.volume.Unlink(dir, name); err != nil {
+		f.unkeep(lost)
+		return f.status("unlink", parent, err)
+	}
+	return fuse.OK
 }
 
 // Rmdir removes a directory that is empty for the broker's eyes.
@@ -28,7 +34,12 @@ func (f *fileSystem) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fu
 		return code
 	}
 	defer l.release()
-	return f.status("rmdir", parent, f.volume.Rmdir(dir, name))
+	lost := f.keep(dir, name)
+	if err := f.volume.Rmdir(dir, name); err != nil {
+		f.unkeep(lost)
+		return f.status("rmdir", parent, err)
+	}
+	return fuse.OK
 }
 
 // Rename moves a name, with the flags of renameat2(2). RENAME_WHITEOUT is refused:
@@ -52,5 +63,13 @@ func (f *fileSystem) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newNa
 		defer other.release()
 		newDir = d
 	}
-	return f.status("rename", parent, f.volume.Rename(oldDir, oldName, newDir, newName, in.Flags))
+	var lost handle.Handle
+	if in.Flags&unix.RENAME_EXCHANGE == 0 {
+		lost = f.keep(newDir, newName)
+	}
+	if err := f.volume.Rename(oldDir, oldName, newDir, newName, in.Flags); err != nil {
+		f.unkeep(lost)
+		return f.status("rename", parent, err)
+	}
+	return fuse.OK
 }

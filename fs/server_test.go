@@ -128,10 +128,10 @@ func TestNoLeaks(t *testing.T) {
 	}
 	m.sh("ls -lR . >/dev/null && find . -type f -exec cat {} + >/dev/null && rm -r dir*")
 	m.waitFor("all handles are released", func() bool { return m.server.fs.handles.size() == 0 })
+	m.waitFor("the kernel forgets what is gone", func() bool { return m.server.fs.inodes.size() == 1 })
 	if after := len(openFDs(t)); after > before+2 {
 		t.Errorf("%d descriptors, %d before", after, before)
 	}
-	m.waitFor("the kernel forgets what is gone", func() bool { return m.server.fs.inodes.size() == 1 })
 }
 
 // waitFor waits for something that the kernel does when it likes.
