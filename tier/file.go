@@ -91,10 +91,14 @@ type File struct {
 
 	filling chan struct{} // cap 1: held while a rehydration runs
 	sizes   sizeMemo
+
+	mutated, retimed func() // ends of mutations, made once: see Mutate
 }
 
 func newFile(v *Volume, h handle.Handle) *File {
-	return &File{v: v, handle: h, filling: make(chan struct{}, 1)}
+	f := &File{v: v, handle: h, filling: make(chan struct{}, 1)}
+	f.mutated, f.retimed = f.endMutation, f.endRetiming
+	return f
 }
 
 // Handle identifies the file's inode.

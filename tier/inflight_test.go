@@ -166,8 +166,18 @@ func TestTruncationEndsARehydration(t *testing.T) {
 	f := w.segment("t-0", start).File
 	go func() { filled <- w.v.Rehydrate(context.Background(), f) }()
 	<-waits
+	f.mu.RLock()
+	fill := f.fill
+	f.mu.RUnlock()
+	fd, err := f.open(unix.O_RDWR)
+	w.do(err)
+	defer unix.Close(fd)
 	w.do(w.mutate(d, name(start), Mutation{Kind: Truncate}, truncate(0)))
 	w.do(<-filled)
+	fill.fd = fd // a store that is slow to notice must not write either
+	if _, err := fill.Write([]byte("late")); err != errOvertaken {
+		t.Errorf("a late write: %v", err)
+	}
 	w.wantState("t-0", start, Local)
 	w.wantContent(d, name(start), nil)
 	w.store.SetHook(nil)

@@ -180,3 +180,33 @@ func TestDirtySideFileWaits(t *testing.T) {
 	}
 	w.do(w.upload("t-0", w.starts[0]))
 }
+
+// What every READ, WRITE and stat of local data passes through allocates nothing.
+func TestHotPathsAllocateNothing(t *testing.T) {
+	w := newWorld(t, 2)
+	f := w.segment("t-0", 0).File
+	fd, err := f.open(unix.O_RDONLY)
+	w.do(err)
+	defer unix.Close(fd)
+	ctx := WithCaller(t.Context(), 1)
+	var st unix.Stat_t
+	for what, do := range map[string]func(){
+		"mutate": func() {
+			done, _ := f.Mutate(ctx, Mutation{Kind: Write})
+			done()
+		},
+		"chmod": func() {
+			done, _ := f.Mutate(ctx, Mutation{Kind: Attr})
+			done()
+		},
+		"source": func() {
+			s := f.Source()
+			s.Release()
+		},
+		"stat": func() { _ = f.Stat(fd, &st) },
+	} {
+		if n := testing.AllocsPerRun(100, do); n > 0 {
+			t.Errorf("%s: %v allocations", what, n)
+		}
+	}
+}

@@ -62,14 +62,14 @@ func (f *File) Mutate(ctx context.Context, m Mutation) (done func(), err error) 
 	}
 }
 
-// mutated ends a mutation of the bytes.
-func (f *File) mutated() {
+// endMutation ends a mutation of the bytes.
+func (f *File) endMutation() {
 	f.mutating.Add(-1)
 	f.mu.RUnlock()
 }
 
-// retimed ends a mutation of the attributes, which Usage must not remember.
-func (f *File) retimed() {
+// endRetiming ends a mutation of the attributes, which Usage must not remember.
+func (f *File) endRetiming() {
 	f.mu.RUnlock()
 	f.sizes.forget() // not under the lock: Usage takes the two the other way round
 }

@@ -2,7 +2,10 @@ package tier
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/durable"
 	"github.com/tierfs/tierfs/layout"
@@ -162,7 +165,7 @@ func (v *Volume) removeTombstone(t Tombstone) error {
 		}
 	}
 	err := v.step("retire:tombstone", func() error { return durable.Unlink(v.dirs.tombstones, t.name) })
-	if err != nil {
+	if err != nil && !errors.Is(err, unix.ENOENT) { // two may retire it at once
 		return err
 	}
 	v.mu.Lock()

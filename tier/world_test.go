@@ -159,7 +159,7 @@ func (w *world) upload(path string, start uint64) error {
 	defer u.Close()
 	for _, o := range u.Objects {
 		if err := w.store.Put(w.t.Context(), o.Key, o.Body, objstore.PutOptions{IfAbsent: true, Metadata: o.Metadata}); err != nil {
-			return err
+			return errors.Join(err, u.Abort())
 		}
 	}
 	return u.Commit()
