@@ -13,6 +13,10 @@ import (
 	"github.com/tierfs/tierfs/segment/segmenttest"
 )
 
+// mapShared brings the pages in during the system call. A fault would block a thread that the Go runtime, which serves
+// the mount too, believes to be running.
+const mapShared = unix.MAP_SHARED | unix.MAP_POPULATE
+
 // TestMappedIndex writes an index as Kafka does at a roll: through a mapping, then trimmed by a descriptor that is
 // closed while the mapping lives on. The index counts as clean from that close on, and its object has every byte.
 func TestMappedIndex(t *testing.T) {
@@ -26,7 +30,7 @@ func TestMappedIndex(t *testing.T) {
 	f, err := os.Create(name)
 	check(t, err)
 	check(t, f.Truncate(preallocated))
-	mapped, err := unix.Mmap(int(f.Fd()), 0, preallocated, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mapped, err := unix.Mmap(int(f.Fd()), 0, preallocated, unix.PROT_READ|unix.PROT_WRITE, mapShared)
 	check(t, err)
 	defer func() { check(t, unix.Munmap(mapped)) }()
 	check(t, f.Close())
@@ -35,7 +39,7 @@ func TestMappedIndex(t *testing.T) {
 	trim, err := os.OpenFile(name, os.O_RDWR, 0)
 	check(t, err)
 	check(t, trim.Truncate(int64(len(index))))
-	again, err := unix.Mmap(int(trim.Fd()), 0, len(index), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	again, err := unix.Mmap(int(trim.Fd()), 0, len(index), unix.PROT_READ|unix.PROT_WRITE, mapShared)
 	check(t, err)
 	defer func() { check(t, unix.Munmap(again)) }()
 	check(t, trim.Close())
