@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -136,4 +137,74 @@ func TestRecordStaysBesideItsNameOverARestart(t *testing.T) {
 	if got := w.logObjects(); len(got) != 0 {
 		t.Errorf("objects leak: %v", got)
 	}
+}
+
+// Names of segments that are being filled are replaced and moved: whichever name
+// the record stands beside, it stays with its file, also over a crash.
+func TestRecordsOfFillingSegments(t *testing.T) {
+	// while runs do when rehydrations of both segments have written all bytes, and
+	// ends the volume behind it.
+	while := func(t *testing.T, w *world, do func(d Dir)) {
+		t.Helper()
+		depth := 0
+		w.step = func(s string) {
+			if s != "rehydrate:fill:done" {
+				return
+			}
+			if depth++; depth == 1 {
+				w.do(w.v.Rehydrate(t.Context(), w.segment("t-0", w.starts[1]).File))
+				return
+			}
+			w.step = nil
+			do(w.dir("t-0"))
+			panic(crash{s})
+		}
+		if !runToCrash(func() { _ = w.v.Rehydrate(t.Context(), w.segment("t-0", w.starts[0]).File) }) {
+			t.Fatal("not reached")
+		}
+		w.do(os.Truncate(filepath.Join(w.path, "t-0", remoteName(second(w))), 100)) // not all bytes, really
+		w.reopen()
+		w.retireAll()
+		if got, want := w.logObjects(), w.liveObjects(); !slices.Equal(got, want) {
+			t.Errorf("the store has %v, named are %v", got, want)
+		}
+	}
+	prepare := func(t *testing.T) *world {
+		w := newWorld(t, 4)
+		w.remote(w.starts[0])
+		w.remote(w.starts[1])
+		return w
+	}
+	link := func(w *world, start uint64, to string) {
+		d := w.dir("t-0")
+		e, err := w.v.Lookup(d, name(start))
+		w.do(err)
+		defer e.File.Release()
+		l, err := w.v.Link(e.File, d, to)
+		w.do(err)
+		l.File.Release()
+	}
+	t.Run("one over the other", func(t *testing.T) {
+		w := prepare(t)
+		while(t, w, func(d Dir) { w.do(w.v.Rename(d, first(w), d, second(w), 0)) })
+		w.wantContent(w.dir("t-0"), second(w), w.logs[w.starts[0]])
+	})
+	t.Run("over one of two names", func(t *testing.T) {
+		w := prepare(t)
+		link(w, w.starts[0], "backup")
+		w.write("t-0/swap", swapped)
+		while(t, w, func(d Dir) { w.do(w.v.Rename(d, "swap", d, first(w), 0)) })
+		w.wantContent(w.dir("t-0"), "backup", w.logs[w.starts[0]])
+		w.wantContent(w.dir("t-0"), first(w), swapped)
+	})
+	t.Run("the other name moves", func(t *testing.T) {
+		w := prepare(t)
+		link(w, w.starts[0], "backup")
+		while(t, w, func(d Dir) { w.do(w.v.Rename(d, "backup", d, "moved", 0)) })
+		w.wantContent(w.dir("t-0"), "moved", w.logs[w.starts[0]])
+		w.wantContent(w.dir("t-0"), first(w), w.logs[w.starts[0]])
+		if got := len(w.v.Tombstones()); got != 0 {
+			t.Errorf("%d tombstones of a segment that is needed", got)
+		}
+	})
 }

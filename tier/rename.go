@@ -205,7 +205,8 @@ func (v *Volume) renameFile(src, dst *locked, nd Dir, newName string, flags uint
 	if err := v.replaced(dst, newBelow); err != nil {
 		return own(err)
 	}
-	if f.state == Filling {
+	record := f.state == Filling && f.home == src.link()
+	if record {
 		if err := v.copyRecord(nd, newName, f.rec, f.times); err != nil {
 			return own(err)
 		}
@@ -214,8 +215,8 @@ func (v *Volume) renameFile(src, dst *locked, nd Dir, newName string, flags uint
 	if err != nil {
 		return err
 	}
-	v.cleared(dst, newBelow)
-	if f.state == Uploaded || f.state == Filling {
+	v.cleared(dst, newBelow, record)
+	if f.home == src.link() && (f.state == Uploaded || f.state == Filling) {
 		v.moveRecord(src, nd, newName)
 	}
 	v.movedName(f, src.link(), nd, newName)
@@ -230,7 +231,7 @@ func (v *Volume) renamePlain(src, dst *locked, nd Dir, newName string, flags uin
 	if err := renameat(src.dir.FD, src.name, nd.FD, newName, uint(flags)); err != nil {
 		return err
 	}
-	v.cleared(dst, newName)
+	v.cleared(dst, newName, false)
 	return nil
 }
 
@@ -252,6 +253,10 @@ func (v *Volume) replaced(dst *locked, newBelow string) error {
 		if err := v.forgetObject("rename:tombstone", f); err != nil {
 			return err
 		}
+	case f.state == Filling && f.home == dst.link() && len(f.links) > 1:
+		if err := v.handRecordOn(dst); err != nil {
+			return err
+		}
 	case (f.state == Remote || f.state == Filling) && dst.stat.Nlink == 1:
 		if err := v.buryCopy("rename:tombstone", f.rec); err != nil {
 			return err
@@ -269,8 +274,9 @@ func (v *Volume) replaced(dst *locked, newBelow string) error {
 	return nil
 }
 
-// cleared removes what is left below of a file that a rename has replaced.
-func (v *Volume) cleared(dst *locked, newBelow string) {
+// cleared removes what is left below of a file that a rename has replaced; record:
+// the record beside the name is the new file's already.
+func (v *Volume) cleared(dst *locked, newBelow string, record bool) {
 	if dst == nil || dst.file == nil {
 		return
 	}
@@ -279,7 +285,7 @@ func (v *Volume) cleared(dst *locked, newBelow string) {
 		if dst.below != newBelow {
 			v.discard(dst.dir.FD, dst.below)
 		}
-		if f.state == Filling {
+		if f.state == Filling && !record {
 			v.discard(dst.dir.FD, uploadedName(dst.name))
 		}
 	}
@@ -302,9 +308,6 @@ func (v *Volume) moveRecord(src *locked, nd Dir, newName string) {
 	old := uploadedName(src.name)
 	if f.state == Filling {
 		v.discard(src.dir.FD, old) // its copy stands at the new place already
-		return
-	}
-	if f.home != src.link() {
 		return
 	}
 	err := v.step("rename:record", func() error {

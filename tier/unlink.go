@@ -2,6 +2,7 @@ package tier
 
 import (
 	"errors"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -124,15 +125,10 @@ func (v *Volume) drop(l *locked) error {
 // beside nothing becomes a tombstone at the next start.
 func (v *Volume) dropFilling(l *locked) error {
 	f := l.file
-	for _, next := range f.links {
-		if next == f.home {
-			continue
-		}
-		if err := v.handRecordOn(l, next); err != nil { // another name needs the record
+	if len(f.links) > 1 {
+		if err := v.handRecordOn(l); err != nil {
 			return err
 		}
-		f.home = next
-		break
 	}
 	if err := v.step("unlink:name", func() error { return unlinkat(l.dir.FD, l.below, 0) }); err != nil {
 		return err
@@ -147,15 +143,24 @@ func (v *Volume) dropFilling(l *locked) error {
 	return nil
 }
 
-func (v *Volume) handRecordOn(l *locked, next link) error {
+// handRecordOn gives the record of a file that is being filled, and that is about
+// to lose the name it stands beside, to another name.
+func (v *Volume) handRecordOn(l *locked) error {
+	f := l.file
+	i := slices.IndexFunc(f.links, func(other link) bool { return other != f.home })
+	next := f.links[i]
 	dir, err := v.openDir(next.dir)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	return v.step("unlink:record", func() error {
+	err = v.step("unlink:record", func() error {
 		return durable.Rename(l.dir.FD, uploadedName(l.name), dir, uploadedName(next.name))
 	})
+	if err == nil {
+		f.home = next
+	}
+	return err
 }
 
 // forgetObject turns the record beside an uploaded file into a tombstone, after
