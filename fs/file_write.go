@@ -37,6 +37,7 @@ func (f *fileSystem) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]b
 	}
 	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
 		if err := dropSetID(o.fd); err != nil {
+			f.failedChange(o.node)
 			return 0, f.status("write", o.node, err)
 		}
 	}

@@ -23,6 +23,7 @@ type fileSystem struct {
 	volume  *tier.Volume
 	inodes  *inodeTable
 	handles *handleTable
+	notify  *notifier // nil while nothing is served
 
 	base     context.Context // of every request that may wait; ends with the mount
 	fuseFD   int             // open while any request is in flight

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"errors"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -21,6 +22,7 @@ func (f *fileSystem) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) f
 	lost := f.keep(dir, name)
 	if err := f.volume.Unlink(dir, name); err != nil {
 		f.unkeep(lost)
+		f.failedName(dir.Handle, name)
 		return f.status("unlink", parent, err)
 	}
 	return fuse.OK
@@ -69,6 +71,10 @@ func (f *fileSystem) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newNa
 	}
 	if err := f.volume.Rename(oldDir, oldName, newDir, newName, in.Flags); err != nil {
 		f.unkeep(lost)
+		if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) { // those come before any step
+			f.failedName(oldDir.Handle, oldName)
+			f.failedName(newDir.Handle, newName)
+		}
 		return f.status("rename", parent, err)
 	}
 	return fuse.OK

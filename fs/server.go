@@ -79,6 +79,7 @@ func Mount(ctx context.Context, opt Options) (*Server, error) {
 	}
 	s := &Server{mountpoint: point, fs: f, done: make(chan struct{})}
 	n := newNotifier(f.inodes, session)
+	f.notify = n
 	opt.Volume.OnChange(n.changed)
 	go n.run()
 	go func() {

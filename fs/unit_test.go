@@ -90,6 +90,10 @@ func (k *fakeKernel) InodeNotify(node uint64, off, length int64) fuse.Status {
 	return fuse.OK
 }
 
+func (k *fakeKernel) EntryNotify(parent uint64, name string) fuse.Status {
+	return k.InodeNotify(parent, attributes, int64(len(name)-len("name")))
+}
+
 // A notification that the kernel holds up holds nobody else up, and what comes
 // meanwhile is told afterwards, once.
 func TestNotifier(t *testing.T) {
@@ -109,6 +113,11 @@ func TestNotifier(t *testing.T) {
 	k.release <- struct{}{}
 	if got := <-k.told; got != b.id {
 		t.Errorf("told %d, want %d", got, b.id)
+	}
+	k.release <- struct{}{}
+	n.note(change{b.handle, "name"})
+	if got := <-k.told; got != b.id {
+		t.Errorf("told %d of a name in it, want %d", got, b.id)
 	}
 	k.release <- struct{}{}
 	n.stop()
