@@ -32,50 +32,67 @@ func first(w *world) string   { return name(w.starts[0]) }
 func second(w *world) string  { return name(w.starts[1]) }
 func deleted(w *world) string { return first(w) + ".deleted" }
 
+// What stood below before an operation.
+func local(*world)      {}
+func uploaded(w *world) { w.do(w.upload("t-0", w.starts[0])) }
+func remote(w *world)   { w.remote(w.starts[0]) }
+
+func both(one, other func(*world)) func(*world) {
+	return func(w *world) { one(w); other(w) }
+}
+
+func withSwap(prepare func(*world)) func(*world) {
+	return both(prepare, func(w *world) { w.write("t-0/swap", swapped) })
+}
+
+// What is done.
+func write(w *world) error {
+	return w.mutate(w.dir("t-0"), first(w), Mutation{Kind: Write}, overwrite(20, []byte("changed")))
+}
+
+func rehydrate(w *world) error {
+	return w.v.Rehydrate(w.t.Context(), w.segment("t-0", w.starts[0]).File)
+}
+
+func unlink(w *world) error { return w.v.Unlink(w.dir("t-0"), first(w)) }
+
+func empty(name func(*world) string) func(*world) error {
+	return func(w *world) error {
+		return w.mutate(w.dir("t-0"), name(w), Mutation{Kind: Truncate}, truncate(0))
+	}
+}
+
+func rename(from, to func(*world) string) func(*world) error {
+	return func(w *world) error { d := w.dir("t-0"); return w.v.Rename(d, from(w), d, to(w), 0) }
+}
+
+func replace(w *world) error { d := w.dir("t-0"); return w.v.Rename(d, "swap", d, first(w), 0) }
+
+// What may be there afterwards.
+func firstLog(w *world) []byte { return w.logs[w.starts[0]] }
+
+func changedLog(w *world) []byte {
+	b := bytes.Clone(firstLog(w))
+	copy(b[20:], "changed")
+	return b
+}
+
+func whole(w *world) []outcome { return []outcome{{first(w): firstLog(w)}} }
+
+func or(more func(w *world) outcome) func(w *world) []outcome {
+	return func(w *world) []outcome { return append(whole(w), more(w)) }
+}
+
 func operations() []operation {
-	log := func(w *world) []byte { return w.logs[w.starts[0]] }
-	local := func(*world) {}
-	uploaded := func(w *world) { w.do(w.upload("t-0", w.starts[0])) }
-	remote := func(w *world) { w.remote(w.starts[0]) }
-	both := func(one, other func(*world)) func(*world) {
-		return func(w *world) { one(w); other(w) }
-	}
-	withSwap := func(prepare func(*world)) func(*world) {
-		return both(prepare, func(w *world) { w.write("t-0/swap", swapped) })
-	}
-
-	write := func(w *world) error {
-		return w.mutate(w.dir("t-0"), first(w), Mutation{Kind: Write}, overwrite(20, []byte("changed")))
-	}
-	rehydrate := func(w *world) error { return w.v.Rehydrate(w.t.Context(), w.segment("t-0", w.starts[0]).File) }
-	unlink := func(w *world) error { return w.v.Unlink(w.dir("t-0"), first(w)) }
-	empty := func(name func(*world) string) func(*world) error {
-		return func(w *world) error {
-			return w.mutate(w.dir("t-0"), name(w), Mutation{Kind: Truncate}, truncate(0))
-		}
-	}
-	rename := func(from, to func(*world) string) func(*world) error {
-		return func(w *world) error { d := w.dir("t-0"); return w.v.Rename(d, from(w), d, to(w), 0) }
-	}
-	replace := rename(func(*world) string { return "swap" }, first)
 	moved := func(w *world) { w.do(rename(first, deleted)(w)) }
-
-	whole := func(w *world) []outcome { return []outcome{{first(w): log(w)}} }
-	or := func(more func(w *world) outcome) func(w *world) []outcome {
-		return func(w *world) []outcome { return append(whole(w), more(w)) }
-	}
-	changed := or(func(w *world) outcome {
-		b := bytes.Clone(log(w))
-		copy(b[20:], "changed")
-		return outcome{first(w): b}
-	})
+	changed := or(func(w *world) outcome { return outcome{first(w): changedLog(w)} })
 	gone := or(func(w *world) outcome { return outcome{first(w): nil} })
 	emptied := or(func(w *world) outcome { return outcome{first(w): {}} })
 	replaced := or(func(w *world) outcome { return outcome{first(w): swapped} })
-	renamed := or(func(w *world) outcome { return outcome{first(w): nil, deleted(w): log(w)} })
+	renamed := or(func(w *world) outcome { return outcome{first(w): nil, deleted(w): firstLog(w)} })
 	// Replacing a local file by a remote one takes two steps below.
 	over := func(w *world) []outcome {
-		return append(whole(w), outcome{first(w): log(w), second(w): nil}, outcome{first(w): nil, second(w): log(w)})
+		return append(whole(w), outcome{first(w): firstLog(w), second(w): nil}, outcome{first(w): nil, second(w): firstLog(w)})
 	}
 	return []operation{
 		{"upload", local, func(w *world) error { return w.upload("t-0", w.starts[0]) }, whole},
@@ -87,7 +104,7 @@ func operations() []operation {
 		{"truncate remote", remote, empty(first), emptied},
 		{"truncate filling", remote, whileFilling(empty(first)), emptied},
 		{"truncate deleted", both(remote, moved), empty(deleted), func(w *world) []outcome {
-			return []outcome{{deleted(w): log(w)}, {deleted(w): {}}}
+			return []outcome{{deleted(w): firstLog(w)}, {deleted(w): {}}}
 		}},
 		{"unlink uploaded", uploaded, unlink, gone},
 		{"unlink remote", remote, unlink, gone},

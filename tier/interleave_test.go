@@ -19,81 +19,42 @@ import (
 // afterwards.
 type cutIn struct {
 	name string
-	run  func(w *world, d Dir) error
+	run  func(w *world) error
 	want func(w *world) outcome
 }
 
 func cutIns() []cutIn {
-	log := func(w *world) []byte { return w.logs[w.starts[0]] }
-	rename := func(to func(*world) string) func(*world, Dir) error {
-		return func(w *world, d Dir) error { return w.v.Rename(d, first(w), d, to(w), 0) }
-	}
+	changed := func(w *world) outcome { return outcome{first(w): changedLog(w)} }
 	return []cutIn{
-		{"write", func(w *world, d Dir) error {
-			return w.mutate(d, first(w), Mutation{Kind: Write}, overwrite(20, []byte("changed")))
-		}, func(w *world) outcome {
-			b := bytes.Clone(log(w))
-			copy(b[20:], "changed")
-			return outcome{first(w): b}
-		}},
-		{"append", func(w *world, d Dir) error {
-			return w.mutate(d, first(w), Mutation{Kind: Write}, overwrite(int64(len(log(w))), []byte("more")))
-		}, func(w *world) outcome { return outcome{first(w): append(bytes.Clone(log(w)), "more"...)} }},
-		{"truncate", func(w *world, d Dir) error {
-			return w.mutate(d, first(w), Mutation{Kind: Truncate, Size: 100}, truncate(100))
-		}, func(w *world) outcome { return outcome{first(w): log(w)[:100]} }},
-		{"truncate to 0", func(w *world, d Dir) error {
-			return w.mutate(d, first(w), Mutation{Kind: Truncate}, truncate(0))
-		}, func(w *world) outcome { return outcome{first(w): {}} }},
-		{"unlink", func(w *world, d Dir) error { return w.v.Unlink(d, first(w)) },
-			func(w *world) outcome { return outcome{first(w): nil} }},
-		{"rename", rename(deleted), func(w *world) outcome { return outcome{first(w): nil, deleted(w): log(w)} }},
-		{"rename over", func(w *world, d Dir) error { return w.v.Rename(d, "swap", d, first(w), 0) },
-			func(w *world) outcome { return outcome{first(w): swapped} }},
-		{"link", func(w *world, d Dir) error {
-			e, err := w.v.Lookup(d, first(w))
-			if err != nil {
-				return err
-			}
-			defer e.File.Release()
-			linked, err := w.v.Link(e.File, d, "backup")
-			if err == nil {
-				linked.File.Release()
-			}
-			return err
-		}, func(w *world) outcome { return outcome{first(w): log(w), "backup": log(w)} }},
-		{"write and retire", func(w *world, d Dir) error {
-			err := w.mutate(d, first(w), Mutation{Kind: Write}, overwrite(20, []byte("changed")))
-			due, _ := w.v.Due(time.Now().Add(time.Hour), 10)
-			_, rerr := w.v.Retire(w.t.Context(), due)
-			return errors.Join(err, rerr)
-		}, func(w *world) outcome {
-			b := bytes.Clone(log(w))
-			copy(b[20:], "changed")
-			return outcome{first(w): b}
-		}},
+		{"write", write, changed},
+		{"append", func(w *world) error {
+			return w.mutate(w.dir("t-0"), first(w), Mutation{Kind: Write}, overwrite(int64(len(firstLog(w))), []byte("more")))
+		}, func(w *world) outcome { return outcome{first(w): append(bytes.Clone(firstLog(w)), "more"...)} }},
+		{"truncate", func(w *world) error {
+			return w.mutate(w.dir("t-0"), first(w), Mutation{Kind: Truncate, Size: 100}, truncate(100))
+		}, func(w *world) outcome { return outcome{first(w): firstLog(w)[:100]} }},
+		{"truncate to 0", empty(first), func(w *world) outcome { return outcome{first(w): {}} }},
+		{"unlink", unlink, func(w *world) outcome { return outcome{first(w): nil} }},
+		{"rename", rename(first, deleted), func(w *world) outcome { return outcome{first(w): nil, deleted(w): firstLog(w)} }},
+		{"rename over", replace, func(w *world) outcome { return outcome{first(w): swapped} }},
+		{"link", func(w *world) error { return w.link(first(w), "backup") },
+			func(w *world) outcome { return outcome{first(w): firstLog(w), "backup": firstLog(w)} }},
+		{"write and retire", func(w *world) error { return errors.Join(write(w), w.retireDue()) }, changed},
 	}
 }
 
 // background are the steps that are cut in on.
 func background() []operation {
-	upload := func(w *world) error { return w.upload("t-0", w.starts[0]) }
 	return []operation{
-		{name: "upload", prepare: func(*world) {}, run: upload},
-		{name: "evict", prepare: func(w *world) { w.do(upload(w)) }, run: func(w *world) error { return w.evict("t-0", w.starts[0]) }},
-		{name: "rehydrate", prepare: func(w *world) { w.remote(w.starts[0]) }, run: func(w *world) error {
-			return w.v.Rehydrate(w.t.Context(), w.segment("t-0", w.starts[0]).File)
-		}},
+		{name: "upload", prepare: local, run: func(w *world) error { return w.upload("t-0", w.starts[0]) }},
+		{name: "evict", prepare: uploaded, run: func(w *world) error { return w.evict("t-0", w.starts[0]) }},
+		{name: "rehydrate", prepare: remote, run: rehydrate},
 		{name: "retire", prepare: func(w *world) { // an object of the segment's former bytes
-			w.do(upload(w))
+			uploaded(w)
 			w.do(w.mutate(w.dir("t-0"), first(w), Mutation{Kind: Write}, overwrite(0, w.logs[w.starts[0]][:4])))
 			w.remote(w.starts[0])
 			w.do(w.v.CheckOwner(w.t.Context()))
-		}, run: func(w *world) error {
-			due, _ := w.v.Due(time.Now().Add(time.Hour), 10)
-			_, err := w.v.Retire(w.t.Context(), due)
-			return err
-		}},
+		}, run: (*world).retireDue},
 	}
 }
 
@@ -148,7 +109,7 @@ func interleave(t *testing.T, op operation, at int, in cutIn) {
 		}
 		go func() {
 			<-stand
-			cut <- in.run(w, d)
+			cut <- in.run(w)
 		}()
 		close(stand)
 		select {

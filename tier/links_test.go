@@ -48,14 +48,8 @@ func TestLinkOfRemote(t *testing.T) {
 func linkedRemote(w *world) (Dir, *File) {
 	start := w.starts[0]
 	w.remote(start)
-	d := w.dir("t-0")
-	e, err := w.v.Lookup(d, name(start))
-	w.do(err)
-	e2, err := w.v.Link(e.File, d, "backup")
-	w.do(err)
-	e2.File.Release()
-	e.File.Release()
-	return d, w.segment("t-0", start).File
+	w.do(w.link(name(start), "backup"))
+	return w.dir("t-0"), w.segment("t-0", start).File
 }
 
 func TestCrashWhileALinkedSegmentIsFilled(t *testing.T) {
@@ -175,15 +169,6 @@ func TestRecordsOfFillingSegments(t *testing.T) {
 		w.remote(w.starts[1])
 		return w
 	}
-	link := func(w *world, start uint64, to string) {
-		d := w.dir("t-0")
-		e, err := w.v.Lookup(d, name(start))
-		w.do(err)
-		defer e.File.Release()
-		l, err := w.v.Link(e.File, d, to)
-		w.do(err)
-		l.File.Release()
-	}
 	t.Run("one over the other", func(t *testing.T) {
 		w := prepare(t)
 		while(t, w, func(d Dir) { w.do(w.v.Rename(d, first(w), d, second(w), 0)) })
@@ -191,7 +176,7 @@ func TestRecordsOfFillingSegments(t *testing.T) {
 	})
 	t.Run("over one of two names", func(t *testing.T) {
 		w := prepare(t)
-		link(w, w.starts[0], "backup")
+		w.do(w.link(first(w), "backup"))
 		w.write("t-0/swap", swapped)
 		while(t, w, func(d Dir) { w.do(w.v.Rename(d, "swap", d, first(w), 0)) })
 		w.wantContent(w.dir("t-0"), "backup", w.logs[w.starts[0]])
@@ -199,7 +184,7 @@ func TestRecordsOfFillingSegments(t *testing.T) {
 	})
 	t.Run("the other name moves", func(t *testing.T) {
 		w := prepare(t)
-		link(w, w.starts[0], "backup")
+		w.do(w.link(first(w), "backup"))
 		while(t, w, func(d Dir) { w.do(w.v.Rename(d, "backup", d, "moved", 0)) })
 		w.wantContent(w.dir("t-0"), "moved", w.logs[w.starts[0]])
 		w.wantContent(w.dir("t-0"), first(w), w.logs[w.starts[0]])
@@ -207,4 +192,20 @@ func TestRecordsOfFillingSegments(t *testing.T) {
 			t.Errorf("%d tombstones of a segment that is needed", got)
 		}
 	})
+}
+
+func TestRenameOfTheOtherNameWhileFilling(t *testing.T) {
+	w := newWorld(t, 3)
+	d, f := linkedRemote(w)
+	w.step = func(s string) {
+		if s == "rehydrate:fill:done" {
+			w.do(w.v.Rename(d, "backup", d, "moved", 0))
+		}
+	}
+	w.do(w.v.Rehydrate(t.Context(), f))
+	for _, n := range w.below("t-0") {
+		if vis, ok := visibleOfUploaded(n); ok && vis != first(w) {
+			t.Errorf("a second record: %s", n)
+		}
+	}
 }
