@@ -20,7 +20,7 @@ import (
 type source struct {
 	fd     int
 	known  bool        // has been mounted by tierfs before
-	bare   bool        // has no .tierfs
+	bare   bool        // had no .tierfs when it was locked
 	before unix.Stat_t // of the directory, as it was found
 }
 
@@ -40,20 +40,10 @@ func openSource(c *config.Config, log *slog.Logger) (*source, error) {
 		return nil, &os.PathError{Op: "open", Path: c.Mount.Source, Err: err}
 	}
 	s := &source{fd: fd}
-	if err := s.look(c.Mount.Source); err != nil {
+	if err := s.free(c.Mount.Source); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
 	return s, nil
-}
-
-// look notes how the source is found, and says who uses it, if anybody does.
-func (s *source) look(path string) error {
-	if err := unix.Fstat(s.fd, &s.before); err != nil {
-		return &os.PathError{Op: "stat", Path: path, Err: err}
-	}
-	var st unix.Stat_t
-	s.bare = errors.Is(unix.Fstatat(s.fd, ".tierfs", &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT)
-	return s.free(path)
 }
 
 // release gives the source up. One that was not mounted after all is left as it was
@@ -103,8 +93,8 @@ func (s *source) free(path string) error {
 	return err
 }
 
-// lock keeps others from starting on the same source, and sees whether one has
-// it already.
+// lock keeps others from starting on the same source, sees whether one has it
+// already, and notes how the source is found.
 func (s *source) lock(path string) (err error) {
 	if err := unix.Flock(s.fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return inUse(path)
@@ -112,6 +102,11 @@ func (s *source) lock(path string) (err error) {
 	if s.known, err = tier.Known(s.fd); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	if err := unix.Fstat(s.fd, &s.before); err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	var st unix.Stat_t
+	s.bare = errors.Is(unix.Fstatat(s.fd, ".tierfs", &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT)
 	lock, err := unix.Openat(s.fd, ".tierfs/lock", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
