@@ -118,3 +118,34 @@ func TestUnmountDuringColdRead(t *testing.T) {
 		})
 	}
 }
+
+// A process that has opened a segment for writing and has written none yet is a
+// broker that starts: its reads wait beyond the deadline.
+func TestColdReadOfABrokerThatStarts(t *testing.T) {
+	const deadline = 200 * time.Millisecond
+	m := tieredTest(t, func(c *mountConfig) { c.options.FetchTimeout = deadline })
+	m.fill(1, 200000)
+	m.tierOut()
+	path := m.path(segmentPath(0))
+	dropPages(t, path)
+	began := time.Now()
+	m.store.SetHook(func(ctx context.Context, op, key string) error {
+		select {
+		case <-time.After(time.Until(began.Add(5 * deadline))): // the store is back
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	defer m.store.SetHook(nil)
+	read := "dd if=$0 of=/dev/null bs=4096 count=1 iflag=direct"
+	if out, err := exec.Command("sh", "-c", read, path).CombinedOutput(); err == nil {
+		t.Errorf("a reader waits beyond the deadline: %s", out)
+	}
+	if out, err := exec.Command("sh", "-c", "exec 3<>$0; exec "+read, path).CombinedOutput(); err != nil {
+		t.Errorf("a broker that starts does not wait: %v: %s", err, out)
+	}
+	if took := time.Since(began); took < 4*deadline {
+		t.Errorf("the store was back after %v", took)
+	}
+}
