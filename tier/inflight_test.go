@@ -1,6 +1,7 @@
 package tier
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -71,6 +72,21 @@ func TestEvictionTakenBackHalfWay(t *testing.T) {
 	_ = w.evict("t-0", start)
 	w.reopen()
 	w.wantContent(w.dir("t-0"), name(start), w.logs[start])
+}
+
+// Whatever the catalog believes: what has the broker's own name is not emptied.
+func TestOwnNameIsNeverEmptied(t *testing.T) {
+	w := newWorld(t, 2)
+	w.do(w.upload("t-0", 0))
+	w.crashIn("evict:empty", func() { _ = w.evict("t-0", 0) })
+	own := filepath.Join(w.path, "t-0", name(0))
+	w.do(os.Rename(filepath.Join(w.path, "t-0", remoteName(name(0))), own))
+	if err := w.evict("t-0", 0); err == nil {
+		t.Error("it was evicted")
+	}
+	if b, err := os.ReadFile(own); err != nil || !bytes.Equal(b, w.logs[0]) {
+		t.Errorf("it has %d bytes, %v", len(b), err)
+	}
 }
 
 // The record became a tombstone, but the fsync behind the rename failed: the next

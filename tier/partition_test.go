@@ -143,7 +143,9 @@ func TestFloor(t *testing.T) {
 			want(4, "")
 		}
 	}
+	turns := p.turns
 	change(3)
 	w.step = nil
+	p.raise(5, turns) // of a look that began before the change
 	want(4, ReasonFloor)
 }
