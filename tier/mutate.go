@@ -2,6 +2,7 @@ package tier
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -177,7 +178,8 @@ func (v *Volume) emptyRemote(f *File) error {
 }
 
 // rehydrateForWrite brings a remote file back because a write needs it. It waits
-// for the store without limit: the broker would halt on an error.
+// for the store without limit: the broker would halt on an error. What the disk
+// below fails is not waited for, nor what is final.
 func (v *Volume) rehydrateForWrite(ctx context.Context, f *File) error {
 	name := "(unlinked)"
 	f.mu.RLock()
@@ -191,7 +193,7 @@ func (v *Volume) rehydrateForWrite(ctx context.Context, f *File) error {
 		if err == nil {
 			v.opt.Metrics.Rehydrated()
 		}
-		if err == nil || !waitable(err) {
+		if _, ofStore := errors.AsType[*storeError](err); !ofStore || final(err) {
 			return err
 		}
 		v.log.Warn("a write into a remote segment waits for the store", "segment", name, "err", err)

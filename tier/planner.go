@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tierfs/tierfs/chunkcache"
+	"github.com/tierfs/tierfs/objstore"
 )
 
 // The planner decides how long a cold read may wait. Brokers read on threads that
@@ -69,14 +70,29 @@ func (p *planner) try(ctx context.Context, o chunkcache.Object, b []byte, off in
 	defer cancel()
 	err := p.v.opt.Cache.ReadAt(wait, o, b, off)
 	switch {
-	case err == nil || errors.Is(err, chunkcache.ErrBadObject):
+	case err == nil || final(err):
 		return err
 	case wait.Err() != nil && ctx.Err() == nil:
 		return fmt.Errorf("%w after %v: %s at %d", ErrUnavailable, limit, o.Key, off)
-	case waitable(err):
-		return p.outlast(wait, o, b, off, err)
+	case ctx.Err() != nil:
+		return err
 	}
-	return err
+	return p.outlast(wait, o, b, off, err)
+}
+
+// final reports whether waiting cannot change a failure to get bytes of an object.
+// Everything else may pass: an outage, credentials, a bucket or an endpoint that is
+// not what the settings say, an answer that nobody knows.
+func final(err error) bool {
+	for _, e := range []error{
+		objstore.ErrNotFound, objstore.ErrRange, objstore.ErrUnsupported,
+		chunkcache.ErrBadObject, chunkcache.ErrRange, chunkcache.ErrClosed, ErrClosed,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // outlast repeats a read that the store failed, until its time is over: a
@@ -88,7 +104,7 @@ func (p *planner) outlast(wait context.Context, o chunkcache.Object, b []byte, o
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		case <-time.After(pause):
 		}
-		if err = p.v.opt.Cache.ReadAt(wait, o, b, off); err == nil || wait.Err() == nil && !waitable(err) {
+		if err = p.v.opt.Cache.ReadAt(wait, o, b, off); err == nil || final(err) {
 			return err
 		}
 	}

@@ -10,11 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/marker"
-	"github.com/tierfs/tierfs/objstore"
 )
 
-// waitable reports whether a failure of the store is one to wait out.
-func waitable(err error) bool { return objstore.Retryable(err) || errors.Is(err, objstore.ErrAuth) }
+// storeError is a failure of the store, told from one of the disk below: the causes
+// of both may be the same system errors.
+type storeError struct{ error }
+
+func (e *storeError) Unwrap() error { return e.error }
+
+// storeReader marks the failures of an object's body.
+type storeReader struct{ r io.Reader }
+
+func (s storeReader) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && err != io.EOF {
+		err = &storeError{err}
+	}
+	return n, err
+}
 
 // A fill is one rehydration at work. Whoever takes a file's fill away may change
 // the inode at once: its writes have ended.
@@ -136,11 +149,11 @@ func (v *Volume) download(ctx context.Context, w *fill) error {
 	return v.step("rehydrate:fill", func() error {
 		body, err := v.opt.Store.GetRange(ctx, key, 0, w.rec.Size)
 		if err != nil {
-			return err
+			return &storeError{err}
 		}
 		defer body.Close()
 		hash := xxh3.New()
-		if _, err := io.CopyBuffer(io.MultiWriter(w, hash), body, make([]byte, 1<<20)); err != nil {
+		if _, err := io.CopyBuffer(io.MultiWriter(w, hash), storeReader{body}, make([]byte, 1<<20)); err != nil {
 			return err
 		}
 		if hash.Sum128().Bytes() != w.rec.LogHash {

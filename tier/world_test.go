@@ -31,6 +31,7 @@ type world struct {
 	step  func(string)
 	grace time.Duration
 	take  bool
+	tune  func(*Options) // what else the volume is opened with
 
 	starts []uint64
 	logs   map[uint64][]byte
@@ -90,14 +91,18 @@ func (w *world) tryOpen() (err error) {
 		w.root, err = unix.Open(w.path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		w.do(err)
 	}
-	w.v, err = Open(w.t.Context(), Options{
+	opt := Options{
 		Root: w.root, Store: w.store, Prefix: "p", DeleteGrace: w.grace, TakeOwnership: w.take,
 		Step: func(name string) {
 			if w.step != nil {
 				w.step(name)
 			}
 		},
-	})
+	}
+	if w.tune != nil {
+		w.tune(&opt)
+	}
+	w.v, err = Open(w.t.Context(), opt)
 	return err
 }
 

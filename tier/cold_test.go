@@ -1,0 +1,120 @@
+package tier
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/chunkcache"
+	"github.com/tierfs/tierfs/objstore"
+)
+
+// newColdWorld is a world with a chunk cache, whose first segment is remote.
+func newColdWorld(t *testing.T, tune func(*Options)) (*world, *File) {
+	t.Helper()
+	w := newWorld(t, 3)
+	w.remote(0)
+	dir, err := unix.Open(t.TempDir(), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	w.do(err)
+	cache, err := chunkcache.New(chunkcache.Options{Dir: dir, Store: w.store})
+	w.do(err)
+	t.Cleanup(func() {
+		w.store.SetHook(nil)
+		if err := cache.Close(); err != nil {
+			t.Error(err)
+		}
+		_ = unix.Close(dir)
+	})
+	w.tune = func(o *Options) {
+		o.Cache = cache
+		if tune != nil {
+			tune(o)
+		}
+	}
+	w.reopen()
+	return w, w.segment("t-0", 0).File
+}
+
+// cold reads the start of a remote file as fs does.
+func cold(ctx context.Context, f *File) ([]byte, error) {
+	b := make([]byte, 100)
+	src := f.Source()
+	defer src.Release()
+	_, err := src.ReadAt(ctx, b, 0)
+	return b, err
+}
+
+// failFirst makes the store fail its first n GETs.
+func (w *world) failFirst(n int64, err error) *atomic.Int64 {
+	var gets atomic.Int64
+	w.store.SetHook(func(_ context.Context, op, _ string) error {
+		if op == "get" && gets.Add(1) <= n {
+			return err
+		}
+		return nil
+	})
+	return &gets
+}
+
+var (
+	passing = map[string]error{
+		"no such bucket":    objstore.ErrConfig,
+		"an unknown answer": errors.New("418 I'm a teapot"),
+		"credentials":       objstore.ErrAuth,
+		"an outage":         objstore.ErrTransient,
+	}
+	lasting = map[string]error{
+		"missing":  objstore.ErrNotFound,
+		"archived": objstore.ErrUnsupported,
+		"range":    objstore.ErrRange,
+	}
+)
+
+// A reader is told only what waiting cannot change.
+func TestColdReadWaitsForWhatMayPass(t *testing.T) {
+	for what, failure := range passing {
+		t.Run(what, func(t *testing.T) {
+			w, f := newColdWorld(t, nil)
+			w.failFirst(3, failure)
+			b, err := cold(t.Context(), f)
+			if err != nil || !bytes.Equal(b, w.logs[0][:len(b)]) {
+				t.Errorf("it fails: %v", err)
+			}
+		})
+	}
+	for what, failure := range lasting {
+		t.Run(what, func(t *testing.T) {
+			w, f := newColdWorld(t, nil)
+			gets := w.failFirst(1<<30, failure)
+			if _, err := cold(t.Context(), f); !errors.Is(err, failure) || errors.Is(err, ErrUnavailable) {
+				t.Errorf("got %v after %d requests", err, gets.Load())
+			}
+		})
+	}
+}
+
+func TestWriteWaitsForWhatMayPass(t *testing.T) {
+	patch := overwrite(0, []byte("written"))
+	for what, failure := range passing {
+		t.Run(what, func(t *testing.T) {
+			w, _ := newColdWorld(t, nil)
+			w.failFirst(1, failure)
+			w.do(w.mutate(w.dir("t-0"), name(0), Mutation{Kind: Write}, patch))
+			w.wantContent(w.dir("t-0"), name(0), append([]byte("written"), w.logs[0][7:]...))
+		})
+	}
+	for what, failure := range lasting {
+		t.Run(what, func(t *testing.T) {
+			w, _ := newColdWorld(t, nil)
+			w.failFirst(1<<30, failure)
+			if err := w.mutate(w.dir("t-0"), name(0), Mutation{Kind: Write}, patch); !errors.Is(err, failure) {
+				t.Errorf("got %v", err)
+			}
+			w.wantState("t-0", 0, Remote)
+		})
+	}
+}
