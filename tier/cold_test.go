@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -115,6 +117,86 @@ func TestWriteWaitsForWhatMayPass(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			w.wantState("t-0", 0, Remote)
+		})
+	}
+}
+
+// A read that is served soon takes no place of those that block, however many
+// there are; one that is not does, and without a place it fails.
+func TestOnlyReadsThatWaitTakeAPlace(t *testing.T) {
+	const busy = 100 * time.Millisecond
+	w, f := newColdWorld(t, func(o *Options) {
+		o.MaxBlocked, o.BusyTimeout, o.FetchTimeout = 1, busy, time.Minute
+	})
+	release := make(chan struct{})
+	w.store.SetHook(func(ctx context.Context, op, _ string) error {
+		if op != "get" {
+			return nil
+		}
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	p := &w.v.planner
+	first := make(chan error, 1)
+	go func() {
+		_, err := cold(context.Background(), f)
+		first <- err
+	}()
+	for p.blocked.Load() == 0 {
+		runtime.Gosched()
+	}
+	began := time.Now()
+	if _, err := cold(t.Context(), f); !errors.Is(err, ErrUnavailable) || time.Since(began) < busy {
+		t.Errorf("without a place: %v after %v", err, time.Since(began))
+	}
+	if n := p.blocked.Load(); n != 1 {
+		t.Errorf("%d reads block, want 1", n)
+	}
+	f.missed.note(0, 0, nil)
+	second := make(chan error, 1)
+	go func() {
+		_, err := cold(context.Background(), f)
+		second <- err
+	}()
+	close(release)
+	for _, c := range []chan error{first, second} {
+		if err := <-c; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := p.blocked.Load(); n != 0 {
+		t.Errorf("%d reads block after all", n)
+	}
+	p.blocked.Store(1000)
+	if _, err := cold(t.Context(), f); err != nil {
+		t.Errorf("a warm read fails: %v", err)
+	}
+}
+
+// What must not fail waits without a place, and for ever is for ever.
+func TestReadsThatWaitWithoutLimit(t *testing.T) {
+	for what, tune := range map[string]func(*Options){
+		"the log cleaner": func(o *Options) { o.MaxBlocked, o.FetchTimeout = 1, 20*time.Millisecond },
+		"for ever":        func(o *Options) { o.MaxBlocked, o.FetchTimeout = 2, -1 },
+	} {
+		t.Run(what, func(t *testing.T) {
+			w, f := newColdWorld(t, func(o *Options) {
+				o.BusyTimeout = 10 * time.Millisecond
+				tune(o)
+			})
+			ctx := t.Context()
+			if what == "the log cleaner" {
+				ctx = nameThread(t, "kafka-log-cleaner-thread-0")
+			}
+			w.v.planner.blocked.Store(1)
+			w.failFirst(5, objstore.ErrTransient)
+			b, err := cold(ctx, f)
+			if err != nil || !bytes.Equal(b, w.logs[0][:len(b)]) {
+				t.Errorf("it fails: %v", err)
+			}
 		})
 	}
 }

@@ -20,7 +20,7 @@ import (
 // readahead is repeated by the kernel as a second READ, which must not wait again.
 type planner struct {
 	v       *Volume
-	blocked atomic.Int64 // reads that wait now
+	blocked atomic.Int64 // reads that wait longer than the short time now
 }
 
 const (
@@ -47,20 +47,42 @@ func (p *planner) init(v *Volume) { p.v = v }
 func (p *planner) close() {}
 
 // read fills b from the cache within the time that this read may take. The fetch
-// behind it goes on after the read has given up.
+// behind it goes on after the read has given up. Every read may take the short
+// time; only one that is not served by then takes a place among those that block.
 func (p *planner) read(ctx context.Context, f *File, o chunkcache.Object, b []byte, off int64) error {
 	if err := f.missed.recall(off, len(b)); err != nil && !p.mustNotFail(ctx) {
 		return err
 	}
-	n := p.blocked.Add(1)
-	defer p.blocked.Add(-1)
-	limit, patient := p.limit(n)
-	err := p.try(ctx, o, b, off, limit)
-	for err != nil && errors.Is(err, ErrUnavailable) && ctx.Err() == nil && (patient || p.mustNotFail(ctx)) {
-		err = p.try(ctx, o, b, off, p.full())
+	full := p.full()
+	short := min(p.busy(), full)
+	err := p.try(ctx, o, b, off, short)
+	if unserved(ctx, err) {
+		err = p.block(ctx, o, b, off, full, full-short, err)
 	}
 	if err != nil && ctx.Err() == nil {
 		f.missed.note(off, len(b), err)
+	}
+	return err
+}
+
+// unserved reports whether a read that ended with err could go on waiting.
+func unserved(ctx context.Context, err error) bool {
+	return errors.Is(err, ErrUnavailable) && ctx.Err() == nil
+}
+
+// block goes on with a read that the short time was not enough for, and that err
+// would end: for the rest of the full time if there is a place, and without limit
+// where that is wanted.
+func (p *planner) block(ctx context.Context, o chunkcache.Object, b []byte, off int64, full, rest time.Duration, err error) error {
+	most := p.places()
+	placed := p.blocked.Add(1) <= int64(most) || most <= 0
+	defer p.blocked.Add(-1)
+	endless := placed && p.v.opt.FetchTimeout < 0
+	if placed && rest > 0 {
+		err = p.try(ctx, o, b, off, rest)
+	}
+	for unserved(ctx, err) && (endless || p.mustNotFail(ctx)) {
+		err = p.try(ctx, o, b, off, full)
 	}
 	return err
 }
@@ -124,21 +146,21 @@ func (p *planner) full() time.Duration {
 	return 30 * time.Second
 }
 
-// limit is how long the n-th waiting read may wait, and whether it starts over
-// when that time is over.
-func (p *planner) limit(n int64) (limit time.Duration, patient bool) {
+// busy is the short time, which every read may wait.
+func (p *planner) busy() time.Duration {
+	if t := p.v.opt.BusyTimeout; t > 0 {
+		return t
+	}
+	return defaultBusyTimeout
+}
+
+// places is how many reads may block; 0: any number.
+func (p *planner) places() int {
 	most := p.v.opt.MaxBlocked
 	if rules := p.v.Layout(); most == 0 && rules != nil {
 		most = rules.MaxBlocked(runtime.NumCPU())
 	}
-	if most > 0 && n > int64(most) {
-		busy := p.v.opt.BusyTimeout
-		if busy <= 0 {
-			busy = defaultBusyTimeout
-		}
-		return min(busy, p.full()), false
-	}
-	return p.full(), p.v.opt.FetchTimeout < 0
+	return most
 }
 
 // mustNotFail reports whether the reading thread is one that an error makes give

@@ -39,9 +39,10 @@ type Options struct {
 
 	// FetchTimeout is how long a cold read waits; 0: the layout's; negative: for ever.
 	FetchTimeout time.Duration
-	// MaxBlocked is how many cold reads may wait so long at once; 0: the layout's.
+	// MaxBlocked is how many cold reads may wait longer than BusyTimeout at once; 0:
+	// the layout's.
 	MaxBlocked int
-	// BusyTimeout is what the others wait.
+	// BusyTimeout is what each read may wait, and what the others wait at most.
 	BusyTimeout time.Duration
 
 	// DeleteGrace is how long an object outlives its segment.
