@@ -145,8 +145,10 @@ func TestOnlyReadsThatWaitTakeAPlace(t *testing.T) {
 		_, err := cold(context.Background(), f)
 		first <- err
 	}()
-	for p.blocked.Load() == 0 {
-		runtime.Gosched()
+	for late := time.Now().Add(20 * time.Second); p.blocked.Load() == 0; runtime.Gosched() {
+		if time.Now().After(late) {
+			t.Fatal("it takes no place")
+		}
 	}
 	began := time.Now()
 	if _, err := cold(t.Context(), f); !errors.Is(err, ErrUnavailable) || time.Since(began) < busy {
@@ -155,7 +157,7 @@ func TestOnlyReadsThatWaitTakeAPlace(t *testing.T) {
 	if n := p.blocked.Load(); n != 1 {
 		t.Errorf("%d reads block, want 1", n)
 	}
-	f.missed.note(0, 0, nil)
+	f.missed.note(0, 0, nil) // nothing is remembered
 	second := make(chan error, 1)
 	go func() {
 		_, err := cold(context.Background(), f)

@@ -5,16 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
-	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/durable"
 	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/layout"
-	"github.com/tierfs/tierfs/marker"
-	"github.com/tierfs/tierfs/objstore"
 )
 
 // Why a segment stays local.
@@ -297,81 +293,4 @@ func (v *Volume) namedRemote(f *File) error {
 		}
 	}
 	return nil
-}
-
-// compareFound proves a pair that was found at boot: nobody knows what happened
-// to the file while no tierfs was there.
-func (v *Volume) compareFound(ctx context.Context, f *File, fd int) error {
-	f.mu.RLock()
-	found, rec, before := f.found, f.rec, f.changes.Load()
-	f.mu.RUnlock()
-	if !found {
-		return nil
-	}
-	why := ReasonChanged
-	same, err := hasBytes(ctx, fd, rec)
-	if err != nil {
-		return err
-	}
-	if same {
-		if same, err = v.hasObject(ctx, rec); err != nil {
-			return err
-		}
-		why = ReasonLost
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.state != Uploaded || f.rec != rec || f.changes.Load() != before {
-		return refuse(ReasonChanged)
-	}
-	if same {
-		f.found = false
-		return nil
-	}
-	if why == ReasonChanged {
-		v.log.Warn("a segment differs from the record found beside it; it will be uploaded again", "segment", f.home.name)
-	}
-	if err := v.forgetObject("evict:tombstone", f); err != nil {
-		return err
-	}
-	return refuse(why)
-}
-
-// hasObject reports whether the store has an object of the record's size. One that
-// is missing is a loss, if the store is the right one; the local copy is whole, so
-// it can be made good.
-func (v *Volume) hasObject(ctx context.Context, rec marker.Record) (bool, error) {
-	key, err := v.key(rec, logSuffix)
-	if err != nil {
-		return false, err
-	}
-	info, err := v.opt.Store.Head(ctx, key)
-	if err == nil && info.Size == rec.Size {
-		return true, nil
-	}
-	if err != nil && !errors.Is(err, objstore.ErrNotFound) {
-		return false, err
-	}
-	if err := v.CheckOwner(ctx); err != nil {
-		return false, err
-	}
-	v.log.Error("an object is lost; its segment is whole here and will be uploaded again",
-		"object", key, "bytes", rec.Size, "found", info.Size, "err", err)
-	return false, nil
-}
-
-// hasBytes reports whether a file holds exactly the bytes of a record.
-func hasBytes(ctx context.Context, fd int, rec marker.Record) (bool, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return false, err
-	}
-	if st.Size != rec.Size {
-		return false, nil
-	}
-	h := xxh3.New()
-	if _, err := io.CopyBuffer(h, &contextReader{ctx, io.NewSectionReader(fdReader(fd), 0, rec.Size)}, make([]byte, 1<<20)); err != nil {
-		return false, err
-	}
-	return h.Sum128().Bytes() == rec.LogHash, nil
 }

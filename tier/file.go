@@ -85,9 +85,12 @@ type File struct {
 	links []link        // known names, in no order
 	home  link          // Uploaded, Leaving, Filling: the name that N.uploaded stands beside
 	found bool          // the pair was found at boot and not compared yet
-	why   string        // for Quarantined: what is wrong
-	times times         // for Filling: the file's own, which the fill moves below
-	fill  *fill         // the rehydration that may write into the inode; nil: none may
+	// compared is 1 more than the changes at which a found pair's bytes were those of
+	// its record; 0: nobody has looked.
+	compared int64
+	why      string // for Quarantined: what is wrong
+	times    times  // for Filling: the file's own, which the fill moves below
+	fill     *fill  // the rehydration that may write into the inode; nil: none may
 
 	filling chan struct{} // cap 1: held while a rehydration runs
 	sizes   sizeMemo

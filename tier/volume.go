@@ -65,6 +65,7 @@ type Volume struct {
 
 	planner planner
 	asking  chan struct{} // cap 1: held while the store is asked who owns the volume
+	asked   asked
 
 	swaps  swaps
 	starts starts
