@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
@@ -147,13 +148,8 @@ func (v *Volume) download(ctx context.Context, w *fill) error {
 		return err
 	}
 	return v.step("rehydrate:fill", func() error {
-		body, err := v.opt.Store.GetRange(ctx, key, 0, w.rec.Size)
-		if err != nil {
-			return &storeError{err}
-		}
-		defer body.Close()
 		hash := xxh3.New()
-		if _, err := io.CopyBuffer(io.MultiWriter(w, hash), storeReader{body}, make([]byte, 1<<20)); err != nil {
+		if err := v.transfer(ctx, w, key, io.MultiWriter(w, hash)); err != nil {
 			return err
 		}
 		if hash.Sum128().Bytes() != w.rec.LogHash {
@@ -161,6 +157,51 @@ func (v *Volume) download(ctx context.Context, w *fill) error {
 		}
 		return w.cut()
 	})
+}
+
+// transfer copies the object. Where it breaks off it goes on from there, as often
+// as it must, unless a try brings nothing at all.
+func (v *Volume) transfer(ctx context.Context, w *fill, key string, to io.Writer) error {
+	buf := make([]byte, 1<<20)
+	for {
+		before := w.off
+		err := v.copyRest(ctx, w, key, to, buf)
+		_, ofStore := errors.AsType[*storeError](err)
+		if !ofStore || final(err) || ctx.Err() != nil || w.off == before {
+			return err
+		}
+		v.log.Info("the transfer of a segment broke off; it goes on", "object", key, "at", w.off, "err", err)
+	}
+}
+
+// fillTime is how long a try of a transfer may take beside what its bytes need at
+// fillRate bytes a second.
+const (
+	fillTime = 90 * time.Second
+	fillRate = 1 << 20
+)
+
+// copyRest copies what of the object is missing. Its limit is no deadline of the
+// context: a store that does not get on gives up by a limit of its own, which is
+// shorter.
+func (v *Volume) copyRest(ctx context.Context, w *fill, key string, to io.Writer, buf []byte) error {
+	rest := w.rec.Size - w.off
+	limit := fillTime + time.Duration(float64(rest)/fillRate*float64(time.Second))
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(limit, func() { cancel(fmt.Errorf("%w: %d bytes of %s within %v", context.DeadlineExceeded, rest, key, limit)) })
+	defer late.Stop()
+	body, err := v.opt.Store.GetRange(ctx, key, w.off, rest)
+	if err == nil {
+		defer body.Close()
+		_, err = io.CopyBuffer(to, storeReader{body}, buf)
+	} else {
+		err = &storeError{err}
+	}
+	if err != nil && ctx.Err() != nil {
+		return &storeError{fmt.Errorf("%w, after: %w", context.Cause(ctx), err)}
+	}
+	return err
 }
 
 // cut ends the inode where the segment does: a marker may be longer. It puts the
