@@ -48,6 +48,7 @@ var own = map[string]string{
 	"tierfs_evicted_bytes_total":            "",
 	"tierfs_retired_total":                  "",
 	"tierfs_rehydrations_total":             "",
+	"tierfs_retire_refused_total":           "",
 	"tierfs_tombstones":                     "",
 	"tierfs_quarantined_segments":           "",
 }
@@ -74,6 +75,7 @@ func useAll(m *Metrics) {
 	m.Upload.Evicted(1000)
 	m.Upload.Retired(4)
 	m.Tier.Rehydrated()
+	m.Tier.RetireRefused()
 	m.Tier.Collect(func() Snapshot {
 		return Snapshot{
 			Segments:     map[string]int64{"remote": 7},

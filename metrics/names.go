@@ -43,15 +43,16 @@ var (
 
 // Where the bytes are; read when somebody scrapes.
 var (
-	descSegments     = desc{"tierfs_segments", "Segments by state.", []string{"state"}}
-	descBytes        = desc{"tierfs_bytes", "Bytes by where they are: allocated bytes of local logs, bytes of remote segments, bytes in the chunk cache.", []string{"where"}}
-	descNotEvictable = desc{"tierfs_not_evictable_bytes", "Local bytes that may not be evicted, by reason.", []string{"reason"}}
-	descStalled      = desc{"tierfs_upload_stalled", "1 while uploads fail: for 60 seconds or more, or the store's breaker is open.", nil}
-	descLag          = desc{"tierfs_upload_lag_bytes", "Bytes of sealed segments that are not uploaded.", nil}
-	descOldest       = desc{"tierfs_upload_oldest_seconds", "Age of the oldest sealed segment that is not uploaded.", nil}
-	descTombstones   = desc{"tierfs_tombstones", "Retired uploads whose objects are still to be deleted.", nil}
-	descRehydrations = desc{"tierfs_rehydrations_total", "Remote segments brought back as local files.", nil}
-	descQuarantined  = desc{"tierfs_quarantined_segments", "Segments whose bytes cannot be found: a hole or an invalid marker.", nil}
+	descSegments      = desc{"tierfs_segments", "Segments by state.", []string{"state"}}
+	descBytes         = desc{"tierfs_bytes", "Bytes by where they are: allocated bytes of local logs, bytes of remote segments, bytes in the chunk cache.", []string{"where"}}
+	descNotEvictable  = desc{"tierfs_not_evictable_bytes", "Local bytes that may not be evicted, by reason.", []string{"reason"}}
+	descStalled       = desc{"tierfs_upload_stalled", "1 while uploads fail: for 60 seconds or more, or the store's breaker is open.", nil}
+	descLag           = desc{"tierfs_upload_lag_bytes", "Bytes of sealed segments that are not uploaded.", nil}
+	descOldest        = desc{"tierfs_upload_oldest_seconds", "Age of the oldest sealed segment that is not uploaded.", nil}
+	descTombstones    = desc{"tierfs_tombstones", "Retired uploads whose objects are still to be deleted.", nil}
+	descRetireRefused = desc{"tierfs_retire_refused_total", "Attempts to delete an upload's objects that the store refused.", nil}
+	descRehydrations  = desc{"tierfs_rehydrations_total", "Remote segments brought back as local files.", nil}
+	descQuarantined   = desc{"tierfs_quarantined_segments", "Segments whose bytes cannot be found: a hole or an invalid marker.", nil}
 )
 
 // Requests of the kernel.

@@ -31,10 +31,11 @@ type Snapshot struct {
 type Tier struct {
 	source       atomic.Pointer[func() Snapshot]
 	rehydrations prometheus.Counter
+	refused      prometheus.Counter
 }
 
 func newTier(r registry) *Tier {
-	t := &Tier{rehydrations: r.counter(descRehydrations)}
+	t := &Tier{rehydrations: r.counter(descRehydrations), refused: r.counter(descRetireRefused)}
 	r.register(&tierCollector{t})
 	return t
 }
@@ -56,6 +57,14 @@ func (t *Tier) Collect(source func() Snapshot) {
 func (t *Tier) Rehydrated() {
 	if t != nil {
 		t.rehydrations.Inc()
+	}
+}
+
+// RetireRefused counts one attempt to delete an upload's objects that the store
+// refused.
+func (t *Tier) RetireRefused() {
+	if t != nil {
+		t.refused.Inc()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/tierfs/tierfs/durable"
 	"github.com/tierfs/tierfs/layout"
 	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/objstore"
 )
 
 // upload identifies one upload wherever a record names it.
@@ -43,28 +44,23 @@ func (v *Volume) Due(now time.Time, limit int) (due []Tombstone, next time.Time)
 // Retire deletes the objects of tombstones whose grace is over, and then the
 // tombstones. It deletes nothing that a marker or an open handle names, nothing of
 // a partition with a quarantined segment, and nothing at all unless the store
-// still says that this mount owns the volume. It returns how many uploads went.
+// still says that this mount owns the volume. It returns how many uploads went. One
+// that the store refuses to delete is left for later, and stops no other.
 func (v *Volume) Retire(ctx context.Context, due []Tombstone) (int, error) {
 	use := v.inUse()
-	var ready []Tombstone
-	var keys []string
+	var ready []doomed
 	for _, t := range due {
 		if use.names(t.Record) {
-			v.postpone(t)
+			v.postpone(t, usedPause)
 			continue
 		}
-		for _, suffix := range v.suffixes(t.Record.Incarnation) {
-			key, err := v.key(t.Record, suffix)
-			if err != nil {
-				v.log.Error("a tombstone names no known partition", "tombstone", t.name, "err", err)
-				v.postpone(t)
-				break
-			}
-			keys = append(keys, key)
-			if suffix == logSuffix {
-				ready = append(ready, t)
-			}
+		keys, err := v.keysOf(t.Record)
+		if err != nil {
+			v.log.Error("a tombstone names no known partition", "tombstone", t.name, "err", err)
+			v.postpone(t, usedPause)
+			continue
 		}
+		ready = append(ready, doomed{t, keys})
 	}
 	if len(ready) == 0 {
 		return 0, nil
@@ -72,16 +68,79 @@ func (v *Volume) Retire(ctx context.Context, due []Tombstone) (int, error) {
 	if err := v.CheckOwner(ctx); err != nil {
 		return 0, err
 	}
-	if err := v.step("retire:delete", func() error { return v.opt.Store.Delete(ctx, keys...) }); err != nil {
-		return 0, err
-	}
-	for i, t := range ready {
-		if err := v.removeTombstone(t); err != nil {
+	gone, err := v.deleteObjects(ctx, ready)
+	for i, d := range gone {
+		if err := v.removeTombstone(d.Tombstone); err != nil {
 			return i, err
 		}
 	}
-	v.forgetIncarnations(incarnations(ready), use)
-	return len(ready), nil
+	v.forgetIncarnations(incarnations(gone), use)
+	return len(gone), err
+}
+
+// doomed is a tombstone with the keys of its objects.
+type doomed struct {
+	Tombstone
+	keys []string
+}
+
+// keysOf are the keys of all objects that an upload may have put.
+func (v *Volume) keysOf(rec marker.Record) ([]string, error) {
+	var keys []string
+	for _, suffix := range v.suffixes(rec.Incarnation) {
+		key, err := v.key(rec, suffix)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// deleteObjects deletes the objects of all, and returns those whose objects are
+// gone. If the store refuses, it is asked upload by upload: a lock or a policy may
+// keep one object for years, which is no reason to keep the others.
+func (v *Volume) deleteObjects(ctx context.Context, all []doomed) (gone []doomed, err error) {
+	var keys []string
+	for _, d := range all {
+		keys = append(keys, d.keys...)
+	}
+	err = v.deleteKeys(ctx, keys)
+	if err == nil {
+		return all, nil
+	}
+	refused := 0
+	for _, d := range all {
+		if ctx.Err() != nil || !refusal(err) || len(gone) == 0 && refused == maxRefused {
+			return gone, err
+		}
+		one := v.deleteKeys(ctx, d.keys)
+		if one == nil {
+			gone = append(gone, d)
+			continue
+		}
+		if err = one; !refusal(err) {
+			return gone, err
+		}
+		refused++
+		v.opt.Metrics.RetireRefused()
+		v.log.Warn("the store refuses to delete the objects of an upload", "object", d.keys[len(d.keys)-1], "err", err)
+		v.postpone(d.Tombstone, refusedPause)
+	}
+	return gone, nil
+}
+
+func (v *Volume) deleteKeys(ctx context.Context, keys []string) error {
+	return v.step("retire:delete", func() error { return v.opt.Store.Delete(ctx, keys...) })
+}
+
+// maxRefused is how many uploads in a row are asked for one by one when the store
+// refuses each: then it is not about one of them.
+const maxRefused = 8
+
+// refusal reports whether a failure may be about one key only.
+func refusal(err error) bool {
+	return !objstore.Retryable(err) && !errors.Is(err, objstore.ErrConfig) && !errors.Is(err, context.Canceled)
 }
 
 // suffixes are those of all files that an upload of the partition may have put; the
@@ -149,12 +208,19 @@ func (v *Volume) wait(u *use, links []link) {
 	}
 }
 
-// postpone looks at a tombstone again later: what names its upload may go.
-func (v *Volume) postpone(t Tombstone) {
+const (
+	// usedPause is after how long, at most, a tombstone is looked at again whose
+	// upload something names, refusedPause one that the store refused to delete.
+	usedPause    = time.Minute
+	refusedPause = 10 * time.Minute
+)
+
+// postpone looks at a tombstone again later: what stands against it may go.
+func (v *Volume) postpone(t Tombstone, pause time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if have := v.tombstones[t.name]; have != nil {
-		have.Due = time.Now().Add(min(max(v.opt.DeleteGrace, time.Second), time.Minute))
+		have.Due = time.Now().Add(min(max(v.opt.DeleteGrace, time.Second), pause))
 	}
 }
 
@@ -175,7 +241,7 @@ func (v *Volume) removeTombstone(t Tombstone) error {
 	return nil
 }
 
-func incarnations(ts []Tombstone) []marker.Incarnation {
+func incarnations(ts []doomed) []marker.Incarnation {
 	out := make([]marker.Incarnation, len(ts))
 	for i, t := range ts {
 		out[i] = t.Record.Incarnation
