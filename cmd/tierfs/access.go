@@ -29,6 +29,11 @@ type access struct {
 	asked    bool  // there has been a request
 }
 
+// readPause is the longest pause between two tries of a read: well below what the
+// least patient broker waits, so that a reader who comes after an outage does not
+// join a fetch that sleeps until he has given up.
+const readPause = 2 * time.Second
+
 // openAccess opens the store. For the first mount of a volume it must answer,
 // and as the settings say; later it may be away.
 func openAccess(ctx context.Context, c *config.Config, known bool, m *metrics.Metrics, log *slog.Logger) (*access, error) {
@@ -39,14 +44,8 @@ func openAccess(ctx context.Context, c *config.Config, known bool, m *metrics.Me
 	if err != nil {
 		return nil, err
 	}
-	a := &access{bare: bare, location: location, prefix: c.Store.Prefix, log: log}
-	seen := &observed{bare, a.observe}
-	a.store = objstore.Decorate(seen, objstore.Options{Metrics: m.Store})
-	a.uploads = objstore.Decorate(seen, objstore.Options{
-		Metrics:  m.Store,
-		Deadline: objstore.DeadlineOptions{MinRate: upload.FloorRate(int64(c.Upload.Bandwidth), c.Upload.Concurrency)},
-		Retry:    objstore.RetryOptions{Patience: upload.Patience},
-	})
+	a := newAccess(bare, c, m, log)
+	a.location = location
 	if known {
 		return a, nil
 	}
@@ -54,6 +53,19 @@ func openAccess(ctx context.Context, c *config.Config, known bool, m *metrics.Me
 		return nil, errors.Join(fmt.Errorf("store %s: %w", location, err), a.close())
 	}
 	return a, nil
+}
+
+// newAccess puts around a store what each of its users needs.
+func newAccess(bare objstore.Store, c *config.Config, m *metrics.Metrics, log *slog.Logger) *access {
+	a := &access{bare: bare, prefix: c.Store.Prefix, log: log}
+	seen := &observed{bare, a.observe}
+	a.store = objstore.Decorate(seen, objstore.Options{Metrics: m.Store, Retry: objstore.RetryOptions{Max: readPause}})
+	a.uploads = objstore.Decorate(seen, objstore.Options{
+		Metrics:  m.Store,
+		Deadline: objstore.DeadlineOptions{MinRate: upload.FloorRate(int64(c.Upload.Bandwidth), c.Upload.Concurrency)},
+		Retry:    objstore.RetryOptions{Patience: upload.Patience},
+	})
+	return a
 }
 
 func (a *access) close() error { return closeStore(a.bare) }
