@@ -17,8 +17,9 @@ import (
 // access is the daemon's way to the object store, and what is known about it.
 type access struct {
 	bare     objstore.Store
-	store    objstore.Store // decorated, for everything but uploads
+	store    objstore.Store // decorated, for reads and all else
 	uploads  objstore.Store // decorated, for uploads
+	checks   objstore.Store // decorated, for what somebody waits for at a terminal
 	location string
 	prefix   string
 	log      *slog.Logger
@@ -65,7 +66,13 @@ func newAccess(bare objstore.Store, c *config.Config, m *metrics.Metrics, log *s
 		Deadline: objstore.DeadlineOptions{MinRate: upload.FloorRate(int64(c.Upload.Bandwidth), c.Upload.Concurrency)},
 		Retry:    objstore.RetryOptions{Patience: upload.Patience},
 	})
+	a.checks = brief(seen, m.Store)
 	return a
+}
+
+// brief decorates a store so that a call says soon that the store is away.
+func brief(s objstore.Store, m *metrics.Store) objstore.Store {
+	return objstore.Decorate(s, objstore.Options{Metrics: m, Retry: objstore.RetryOptions{Patience: upload.Patience}})
 }
 
 func (a *access) close() error { return closeStore(a.bare) }

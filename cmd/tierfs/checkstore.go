@@ -159,7 +159,7 @@ func (p *program) checkOffline(
 		return result, fmt.Errorf("%s: %w", source, err)
 	}
 	defer unix.Close(root)
-	check := &checker{root: root, store: objstore.Decorate(store, objstore.Options{}), report: report, progress: progress}
+	check := &checker{root: root, store: brief(store, nil), report: report, progress: progress}
 	result, err = check.run(ctx)
 	if err != nil {
 		return result, fmt.Errorf("%s: %w", source, err)
