@@ -95,7 +95,7 @@ func New(o Options) (*Cache, error) {
 	return c, nil
 }
 
-// Drop forgets what the cache has of an object. Reads that are under way end as they would have. It does not wait for
+// Drop forgets what the cache has of an object, its index included. Reads that are under way end as they would have. It does not wait for
 // the store.
 func (c *Cache) Drop(key string) {
 	c.mu.Lock()
@@ -107,6 +107,8 @@ func (c *Cache) Drop(key string) {
 	}
 	obj := c.byKey[key]
 	obj.users++
+	obj.table = nil
+	c.memory.Del(tableKey(obj.hash))
 	var files []*extent
 	for len(obj.extents) > 0 {
 		e := obj.extents[0]

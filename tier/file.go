@@ -76,6 +76,9 @@ type File struct {
 	writers atomic.Int64 // those of them that may write
 
 	missed remembered // the last cold read that failed
+	// distrusted is the upload whose index is not read from the file beside it any
+	// more; 0: none.
+	distrusted atomic.Uint64
 
 	// mu is held shared by each mutation and each local READ, and exclusively by
 	// the steps that change where the bytes are and by changes of the file's names.

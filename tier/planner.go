@@ -194,6 +194,12 @@ func (r *remembered) note(off int64, size int, err error) {
 	r.off, r.size, r.at, r.err = off, int64(size), time.Now(), err
 }
 
+func (r *remembered) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = nil
+}
+
 // recall returns the error of a read that failed just now and overlapped this one.
 func (r *remembered) recall(off int64, size int) error {
 	r.mu.Lock()

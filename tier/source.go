@@ -30,7 +30,7 @@ type Source struct {
 // beside is the name that the files beside a remote segment go by.
 type beside struct {
 	place link
-	ok    bool
+	ok    bool // there is one, and what stands beside it is to be believed
 }
 
 // agrees reports whether the files beside the name are those of the record: a
@@ -85,17 +85,43 @@ func (s Source) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 		p, eof = p[:rest], io.EOF
 	}
 	v := s.f.v
-	o, err := v.object(s.rec, s.beside)
-	if err != nil {
-		return 0, err
-	}
 	if v.opt.Cache == nil {
 		return 0, fmt.Errorf("%w: no store is configured", ErrUnavailable)
 	}
-	if err := v.planner.read(ctx, s.f, o, p, off); err != nil {
+	s.ok = s.agrees(s.rec) && s.f.distrusted.Load() != uint64(s.rec.UploadID)
+	err := s.read(ctx, p, off)
+	if s.ok && errors.Is(err, chunkcache.ErrBadObject) && s.distrust(err) {
+		err = s.read(ctx, p, off)
+	}
+	if err != nil {
 		return 0, err
 	}
 	return len(p), eof
+}
+
+func (s *Source) read(ctx context.Context, p []byte, off int64) error {
+	o, err := s.f.v.object(s.rec, s.beside)
+	if err != nil {
+		return err
+	}
+	return s.f.v.planner.read(ctx, s.f, o, p, off)
+}
+
+// distrust gives up the index beside the segment, if there is another: cut where no
+// batch starts, good bytes look bad.
+func (s *Source) distrust(why error) bool {
+	v := s.f.v
+	key, err := v.key(s.rec, logSuffix)
+	if err != nil || s.rec.IndexSize == 0 {
+		return false
+	}
+	if s.f.distrusted.Swap(uint64(s.rec.UploadID)) != uint64(s.rec.UploadID) {
+		v.log.Warn("an object looks bad; the index beside its segment may be wrong and is not used any more", "segment", s.place.name, "err", why)
+	}
+	v.opt.Cache.Drop(key)
+	s.f.missed.forget()
+	s.ok = false
+	return true
 }
 
 // object describes a record's object for the cache.
@@ -126,7 +152,8 @@ func (v *Volume) topicOf(dir handle.Handle) string {
 }
 
 // boundaries returns the batch starts of a remote segment: from the index beside
-// it, or from the index object when that is missing or damaged.
+// it, or from the index object when that is missing, damaged, or not the one that
+// was uploaded.
 func (v *Volume) boundaries(ctx context.Context, rec marker.Record, b beside, format segment.Format) ([]int64, error) {
 	if rec.IndexSize == 0 {
 		return nil, nil // there was none that fits
@@ -140,7 +167,10 @@ func (v *Volume) boundaries(ctx context.Context, rec marker.Record, b beside, fo
 		}
 		defer unix.Close(dir)
 		var raw []byte
-		if raw, local = durable.ReadFile(dir, segment.Stem(rec.Start)+suffix, maxIndex); local == nil {
+		if raw, local = durable.ReadFile(dir, segment.Stem(rec.Start)+suffix, maxIndex); local == nil && int64(len(raw)) != rec.IndexSize {
+			local = fmt.Errorf("the index beside the segment has %d bytes, not %d", len(raw), rec.IndexSize)
+		}
+		if local == nil {
 			var starts []int64
 			if starts, local = segment.Boundaries(raw, rec.Size, format); local == nil {
 				return starts, nil
