@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tierfs/tierfs/integration/rig"
 )
@@ -134,9 +135,10 @@ func restartDaemon(f *fixture) {
 	f.must(f.Daemon.Start(f.ctx))
 	unchanged(f.t, logs, f.segments())
 	now := f.status()
-	if now.Volume != status.Volume || !now.Owner || !maps.Equal(now.Segments, status.Segments) {
+	if now.Volume != status.Volume || !maps.Equal(now.Segments, status.Segments) {
 		f.t.Errorf("the status changed from %+v to %+v", status, now)
 	}
+	f.eventually("the volume is claimed again", 10*time.Second, func() (bool, error) { return f.status().Owner, nil }) // no mount waits for that
 	f.must(f.Broker.Start(f.ctx))
 	f.consume(wide, 10)
 	misses, fetched := f.metric("tierfs_cache_misses_total"), f.metric("tierfs_store_bytes_total", "op", "get")
