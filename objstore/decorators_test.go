@@ -202,7 +202,7 @@ func TestClass(t *testing.T) {
 	for err, want := range map[error]string{
 		nil: "ok", objstore.ErrNotFound: "not_found", objstore.ErrExists: "fail", objstore.ErrAuth: "auth", objstore.ErrConfig: "fail",
 		objstore.ErrThrottled: "retry", objstore.ErrTransient: "retry", objstore.ErrUnsupported: "unsupported", objstore.ErrShort: "retry",
-		objstore.ErrRange: "fail", objstore.ErrInvalid: "fail", objstore.ErrChecksum: "fail", context.Canceled: "canceled",
+		objstore.ErrRange: "fail", objstore.ErrInvalid: "fail", objstore.ErrChecksum: "fail", objstore.ErrTooLarge: "fail", context.Canceled: "canceled",
 		context.DeadlineExceeded: "retry", errors.New("x"): "fail",
 	} {
 		t.Run(fmt.Sprint(err), func(t *testing.T) {

@@ -30,6 +30,8 @@ var (
 	ErrRange = errors.New("range outside the object")
 	// ErrInvalid: a key, metadata or a body that must not be sent.
 	ErrInvalid = errors.New("invalid request")
+	// ErrTooLarge: the store takes no object of this size in one request.
+	ErrTooLarge = errors.New("object too large for the store")
 	// ErrChecksum: bytes do not match their checksum.
 	ErrChecksum = errors.New("checksum mismatch")
 )

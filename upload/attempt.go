@@ -86,7 +86,7 @@ func (u *uploader) carry(ctx context.Context, l *lane, a *attempt) (r result) {
 // hopeless reports whether the same bytes under the same key cannot succeed: the
 // file is not what it was when the attempt began, or cannot be read.
 func hopeless(err error) bool {
-	for _, e := range []error{objstore.ErrChecksum, objstore.ErrExists, objstore.ErrInvalid, unix.EIO, unix.ESTALE} {
+	for _, e := range []error{objstore.ErrChecksum, objstore.ErrExists, objstore.ErrInvalid, objstore.ErrTooLarge, unix.EIO, unix.ESTALE} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -186,6 +186,38 @@ func TestNotWhole(t *testing.T) {
 	})
 }
 
+// A segment that the store finds too large is left alone until it changes: sending
+// it again would cost its bytes each time, and leave a tombstone.
+func TestTooLargeForTheStore(t *testing.T) {
+	bubble(t, func(w *world) {
+		w.fill("a-0", 2)
+		w.store.SetHook(func(_ context.Context, op, key string) error {
+			if op == "put" && strings.HasSuffix(key, ".log") && strings.Contains(key, fmt.Sprintf("/%020d-", 0)) {
+				return objstore.ErrTooLarge
+			}
+			return nil
+		})
+		w.open()
+		w.after(time.Hour)
+		w.want("a-0", "lul")
+		logs := 0
+		for _, key := range w.puts.all() {
+			if strings.HasSuffix(key, ".log") {
+				logs++
+			}
+		}
+		if s := w.b.Status(); logs != 2 || s.Stalled || s.NotEvictable[tier.ReasonTooLarge].Segments != 1 {
+			t.Errorf("%d segments were sent; %+v", logs, s)
+		}
+		w.store.SetHook(nil)
+		f := w.edit("a-0", filepath.Base(logName("a-0", 0)))
+		f.write(0, []byte{0}) // what is there
+		f.close()
+		w.after(time.Second)
+		w.want("a-0", "uul")
+	})
+}
+
 func TestSideFileBeingWritten(t *testing.T) {
 	bubble(t, func(w *world) {
 		w.fill("a-0", 1)

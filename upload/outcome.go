@@ -33,6 +33,8 @@ func (u *uploader) settle(ctx context.Context, r result) {
 		u.rejects(r, rejectionReason(r.err), tier.ReasonNotWhole)
 	case errors.As(r.err, &refused) && refused.Reason == tier.ReasonTooLarge:
 		u.rejects(r, refused.Reason, refused.Reason)
+	case errors.Is(r.err, objstore.ErrTooLarge):
+		u.rejects(r, tier.ReasonTooLarge, tier.ReasonTooLarge)
 	case errors.As(r.err, &refused):
 		u.refuses(r, refused.Reason)
 	case !r.store && (errors.Is(r.err, unix.ESTALE) || errors.Is(r.err, unix.ENOENT)):

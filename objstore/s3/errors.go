@@ -66,7 +66,7 @@ var codes = map[string]struct {
 	"InvalidObjectState":                 {objstore.ErrUnsupported, "the object was moved to an archive class"},
 	"InvalidStorageClass":                {objstore.ErrConfig, "store.s3.storage_class: the store does not have it"},
 	"KeyTooLongError":                    {objstore.ErrInvalid, ""},
-	"EntityTooLarge":                     {objstore.ErrInvalid, "the store does not take an object of this size in one request"},
+	"EntityTooLarge":                     {objstore.ErrTooLarge, ""},
 	"InternalError":                      {objstore.ErrTransient, ""},
 	"RequestTimeout":                     {objstore.ErrTransient, ""},
 	"IncompleteBody":                     {objstore.ErrTransient, ""},
@@ -137,6 +137,8 @@ func (s *Store) answer(status int, err error) (text string, kind error) {
 		return text, objstore.ErrAuth
 	case status == http.StatusMovedPermanently, status == http.StatusTemporaryRedirect, status == http.StatusFound:
 		return "store.s3.region or store.s3.endpoint: the bucket is elsewhere: " + text, objstore.ErrConfig
+	case status == http.StatusRequestEntityTooLarge:
+		return text, objstore.ErrTooLarge
 	case status == http.StatusTooManyRequests:
 		return text, objstore.ErrThrottled
 	case status == http.StatusPreconditionFailed:

@@ -332,3 +332,20 @@ func TestOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestTooLarge: a limit of the store's, or of a proxy before it, is no matter of
+// trying again.
+func TestTooLarge(t *testing.T) {
+	srv := s3test.Start(t)
+	p := startProxy(t, srv)
+	s := through(t, p, srv)
+	for name, fault := range map[string]func(http.ResponseWriter, *http.Request){
+		"the store's": says(400, "EntityTooLarge"), "a proxy's": answer(413, "", 9, []byte("too large")),
+	} {
+		p.setFault(always("PUT", fault))
+		err := s.Put(t.Context(), "k", objstore.BytesBody([]byte("v")), objstore.PutOptions{})
+		if !errors.Is(err, objstore.ErrTooLarge) || objstore.Retryable(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
