@@ -68,7 +68,8 @@ func (e *NotWhole) Error() string { return "segment does not verify: " + e.Err.E
 func (e *NotWhole) Unwrap() error { return e.Err }
 
 // Prepare makes a sealed segment durable, proves it whole in one pass over its
-// bytes, mints what names its objects, and writes the intent. It fails with a
+// bytes, mints what names its objects, and writes the intent, if the disk has room
+// for one: with ENOSPC it fails before it reads anything. It fails with a
 // [*Refused] when the segment is not to be uploaded now, and with a [*NotWhole]
 // when its bytes do not verify: it is then left alone.
 func (v *Volume) Prepare(ctx context.Context, p *Partition, s Segment) (_ *Upload, err error) {
@@ -86,6 +87,9 @@ func (v *Volume) Prepare(ctx context.Context, p *Partition, s Segment) (_ *Uploa
 	}
 	if state := s.File.State(); state != Local {
 		return nil, refuse(ReasonUploaded)
+	}
+	if err := v.roomForIntent(); err != nil {
+		return nil, err
 	}
 	var settled bool
 	if u.changes, settled = s.File.settled(); !settled {
@@ -111,6 +115,19 @@ func (v *Volume) Prepare(ctx context.Context, p *Partition, s Segment) (_ *Uploa
 	return u, v.step("upload:intent", func() error {
 		return marker.Write(v.dirs.intents, uploadFile(u.Record), u.Record)
 	})
+}
+
+// roomForIntent fails with ENOSPC where the intent would, before the segment is
+// read for nothing.
+func (v *Volume) roomForIntent() error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(v.dirs.intents, &st); err != nil {
+		return pathError("statfs", stateDir+"/intents", err)
+	}
+	if st.Blocks > 0 && st.Bfree == 0 || st.Files > 0 && st.Ffree == 0 {
+		return pathError("write", stateDir+"/intents", unix.ENOSPC)
+	}
+	return nil
 }
 
 // openLog opens the segment and makes it durable: not every broker does.
