@@ -40,7 +40,11 @@ const readPause = 2 * time.Second
 func openAccess(ctx context.Context, c *config.Config, known bool, m *metrics.Metrics, log *slog.Logger) (*access, error) {
 	bare, location, err := openStore(ctx, c, log)
 	if err != nil && known && c.Store.Backend == "fs" {
-		bare, location, err = newLateStore(c, log), "fs:"+c.Store.FS.Path, nil
+		late := newLateStore(func(ctx context.Context) (objstore.Store, error) {
+			s, _, err := openStore(ctx, c, log)
+			return s, err
+		})
+		bare, location, err = late, "fs:"+c.Store.FS.Path, nil
 	}
 	if err != nil {
 		return nil, err

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"sync"
 
-	"github.com/tierfs/tierfs/config"
 	"github.com/tierfs/tierfs/objstore"
 )
 
@@ -48,37 +46,84 @@ func (o *observed) List(ctx context.Context, prefix, after string) (objstore.Pag
 }
 
 // lateStore is a store that could not be opened yet, such as a directory on a
-// network file system that is away: each call tries again.
+// network file system that is away: a call that finds it closed has it tried again.
+// The trying may hang in the kernel; a call waits for it only as long as its
+// context lives.
 type lateStore struct {
 	open func(ctx context.Context) (objstore.Store, error)
+	life context.Context // ends with the store
+	end  context.CancelFunc
 
-	mu    sync.Mutex
-	store objstore.Store // guarded by mu; nil until it could be opened
+	mu      sync.Mutex     // guards what follows; not held while the store is opened
+	store   objstore.Store // nil until it could be opened
+	opening *opening       // nil: nobody tries
+	closed  bool
 }
 
-func newLateStore(c *config.Config, log *slog.Logger) *lateStore {
-	return &lateStore{open: func(ctx context.Context) (objstore.Store, error) {
-		s, _, err := openStore(ctx, c, log)
-		return s, err
-	}}
+// opening is one try to open a store, shared by all who call meanwhile.
+type opening struct {
+	done  chan struct{}
+	store objstore.Store // set, as err, before done is closed
+	err   error
+}
+
+func newLateStore(open func(ctx context.Context) (objstore.Store, error)) *lateStore {
+	l := &lateStore{open: open}
+	l.life, l.end = context.WithCancel(context.Background())
+	return l
 }
 
 func (l *lateStore) get(ctx context.Context) (objstore.Store, error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.store != nil {
-		return l.store, nil
+	store, o := l.store, l.opening
+	switch {
+	case store != nil || o != nil:
+	case l.closed:
+		l.mu.Unlock()
+		return nil, fmt.Errorf("%w: it is closed", objstore.ErrTransient)
+	default:
+		o = &opening{done: make(chan struct{})}
+		l.opening = o
+		go l.try(o)
 	}
-	s, err := l.open(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", objstore.ErrTransient, err)
+	l.mu.Unlock()
+	if store != nil {
+		return store, nil
 	}
-	l.store = s
-	return s, nil
+	select {
+	case <-o.done:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("open the store: %w", context.Cause(ctx))
+	}
+	if o.err != nil {
+		return nil, fmt.Errorf("%w: %w", objstore.ErrTransient, o.err)
+	}
+	return o.store, nil
 }
 
-// Close implements io.Closer.
+// try opens the store. Close waits for it.
+func (l *lateStore) try(o *opening) {
+	o.store, o.err = l.open(l.life)
+	l.mu.Lock()
+	if o.err == nil {
+		l.store = o.store
+	}
+	l.opening = nil
+	l.mu.Unlock()
+	close(o.done)
+}
+
+// Close implements io.Closer. It waits for a try that hangs: nothing can end that
+// but the kernel.
 func (l *lateStore) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	o := l.opening
+	l.mu.Unlock()
+	l.end()
+	if o != nil {
+		<-o.done
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.store == nil {
