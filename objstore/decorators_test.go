@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,63 +73,6 @@ func TestDeadlineGrows(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-}
-
-func TestLimit(t *testing.T) {
-	bare := sim.New(sim.Options{})
-	put(t, bare, "k", []byte("0123456789"))
-	var now, peak atomic.Int32
-	bare.SetHook(func(_ context.Context, op, _ string) error {
-		if op == "read" {
-			return nil
-		}
-		if n := now.Add(1); n > peak.Load() {
-			peak.Store(n)
-		}
-		defer now.Add(-1)
-		time.Sleep(time.Millisecond) // to overlap; nothing is waited for
-		return nil
-	})
-	s := objstore.Limit(bare, 3)
-	var wg sync.WaitGroup
-	for i := range 30 {
-		op := []string{"put", "get", "head", "list"}[i%4]
-		wg.Go(func() {
-			if err := call(t.Context(), s, op); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if peak.Load() != 3 {
-		t.Fatalf("%d at once", peak.Load())
-	}
-}
-
-func TestLimitHoldsABody(t *testing.T) {
-	bare := sim.New(sim.Options{})
-	put(t, bare, "k", []byte("0123456789"))
-	s := objstore.Limit(bare, 1)
-	r, err := s.GetRange(t.Context(), "k", 0, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if err := call(ctx, s, "head"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("there was room: %v", err)
-	}
-	r.Close()
-	r.Close() // once more does not make more room
-	if err := call(t.Context(), s, "head"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.GetRange(t.Context(), "missing", 0, 10); !errors.Is(err, objstore.ErrNotFound) {
-		t.Fatal(err)
-	}
-	if err := call(t.Context(), s, "head"); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestMetrics(t *testing.T) {

@@ -18,10 +18,9 @@
 //	WithMetrics   counts and times every try
 //	WithDeadline  bounds every try
 //	WithRetry     tries again while the job's deadline allows it
-//	Limit         bounds how many calls are under way
 //
-// [Decorate] puts the first three. Secrets never appear in an error of this package or of
-// those below it.
+// [Decorate] puts all three; how many calls are under way is up to the callers.
+// Secrets never appear in an error of this package or of those below it.
 package objstore
 
 import (
