@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/marker"
@@ -21,7 +22,7 @@ type attempt struct {
 	s       tier.Segment
 	changes int64        // of the file when the attempt began
 	up      *tier.Upload // nil until it is prepared
-	sent    int          // objects that are put and proved
+	sent    []bool       // for each object of it: put and proved
 }
 
 // isOf reports whether the attempt is of a segment's present bytes.
@@ -67,7 +68,7 @@ func (u *uploader) carry(ctx context.Context, l *lane, a *attempt) (r result) {
 			r.err = err
 			return r
 		}
-		a.up = up
+		a.up, a.sent = up, make([]bool, len(up.Objects))
 	}
 	r.prepared, r.record = true, a.up.Record
 	if r.err = u.send(ctx, a); r.err == nil {
@@ -94,31 +95,52 @@ func hopeless(err error) bool {
 	return false
 }
 
-// send puts each object and proves that the store has it.
+// send puts each object and proves that the store has it: the files beside the
+// segment all at once, because each costs a small file's latency, and then the
+// segment, so that no listing shows a segment without what belongs to it.
 func (u *uploader) send(ctx context.Context, a *attempt) error {
 	opt := &u.b.opt
 	features := opt.Features()
 	var bytes int64
-	for _, o := range a.up.Objects[a.sent:] {
-		bytes += o.Body.Size
+	for i, o := range a.up.Objects {
+		if !a.sent[i] {
+			bytes += o.Body.Size
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, opt.deadline(bytes, opt.VerifyAlways || !features.EnforcesChecksum))
 	defer cancel()
-	for ; a.sent < len(a.up.Objects); a.sent++ {
-		o := a.up.Objects[a.sent]
-		put := objstore.PutOptions{IfAbsent: opt.ConditionalWrites && features.ConditionalPut, Metadata: o.Metadata}
-		if o.Log {
-			put.StorageClass = opt.StorageClass
-		}
-		body := o.Body
-		body.R = throttle(ctx, u.limiter, body.R)
-		if err := opt.Store.Put(ctx, o.Key, body, put); err != nil {
-			return err
-		}
-		if err := objstore.Verify(ctx, opt.Store, o.Key, o.Body, features, opt.VerifyAlways); err != nil {
-			return err
+	beside, each := errgroup.WithContext(ctx)
+	for i, o := range a.up.Objects {
+		if !o.Log && !a.sent[i] {
+			beside.Go(func() error { return u.sendObject(each, a, i, features) })
 		}
 	}
+	if err := beside.Wait(); err != nil {
+		return err
+	}
+	for i, o := range a.up.Objects {
+		if o.Log && !a.sent[i] {
+			return u.sendObject(ctx, a, i, features)
+		}
+	}
+	return nil
+}
+
+func (u *uploader) sendObject(ctx context.Context, a *attempt, i int, features objstore.Features) error {
+	opt, o := &u.b.opt, a.up.Objects[i]
+	put := objstore.PutOptions{IfAbsent: opt.ConditionalWrites && features.ConditionalPut, Metadata: o.Metadata}
+	if o.Log {
+		put.StorageClass = opt.StorageClass
+	}
+	body := o.Body
+	body.R = throttle(ctx, u.limiter, body.R)
+	if err := opt.Store.Put(ctx, o.Key, body, put); err != nil {
+		return err
+	}
+	if err := objstore.Verify(ctx, opt.Store, o.Key, o.Body, features, opt.VerifyAlways); err != nil {
+		return err
+	}
+	a.sent[i] = true
 	return nil
 }
 

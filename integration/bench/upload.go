@@ -171,7 +171,7 @@ func uploadOnce(ctx context.Context, b bench, source string, fresh func(context.
 		return 0, err
 	}
 	start := time.Now()
-	for tick := time.Tick(5 * time.Millisecond); ; {
+	for tick := time.Tick(20 * time.Millisecond); ; {
 		done, err := d.Metric(ctx, "tierfs_uploads_total", "result", "ok")
 		if err != nil {
 			return 0, err
