@@ -7,7 +7,9 @@
 //   - No local copy goes before a verified object of exactly these bytes exists
 //     and a durable record names it.
 //   - A key is used once. Whatever changes a segment's bytes first turns the
-//     record of its object into a tombstone, durably; nothing turns it back.
+//     record of its object into a tombstone, durably. A start takes one back only
+//     below the valid marker of a remote segment: nothing was changed then, and the
+//     object is the only copy.
 //   - A read of a remote segment gives exactly the segment's bytes, or fails.
 //   - No lock is held across the store, a checksum of a file, or a flush of data.
 //   - A crash between any two steps leaves a state that [Open] finishes or undoes.
