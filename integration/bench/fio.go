@@ -73,6 +73,7 @@ func appends(path, bs string) side {
 }
 
 // fioRows compares the mount with a plain directory on the same disk. The files are named and placed as a broker's segments are.
+// FUSE keeps its page cache in pages of 4 KiB, as tmpfs does, and ext4 and XFS in larger folios: tmpfs shows what that alone costs.
 func fioRows(ctx context.Context, b bench) (rows []row, err error) {
 	root := filepath.Join(b.root, "fio")
 	native, source := filepath.Join(root, "native"), filepath.Join(root, "data")
@@ -83,6 +84,11 @@ func fioRows(ctx context.Context, b bench) (rows []row, err error) {
 			}
 		}
 	}
+	memory, err := os.MkdirTemp("/dev/shm", "tierfs-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = joined(err, os.RemoveAll(memory)) }()
 	bucket, err := b.bucket()
 	if err != nil {
 		return nil, err
@@ -97,45 +103,39 @@ func fioRows(ctx context.Context, b bench) (rows []row, err error) {
 	if err := d.Start(ctx); err != nil {
 		return nil, err
 	}
-	// FUSE keeps its page cache in pages of 4 KiB, as tmpfs does, and ext4 and XFS in larger folios: tmpfs shows what that alone costs.
-	memory, err := os.MkdirTemp("/dev/shm", "tierfs-bench-")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = joined(err, os.RemoveAll(memory)) }()
-	both := func(topic string, make func(path string) side) (side, side) {
-		path := filepath.Join(topic, "00000000000000000000.log")
-		m, n := make(filepath.Join(d.Mountpoint(), path)), make(filepath.Join(native, path))
-		m.name, n.name = "mount", "native"
-		return m, n
-	}
-	for _, job := range []struct{ what, rw, bs, goal string }{
-		{"warm sequential reads, 128k", "read", "128k", "0.9"},
-		{"warm random reads, 4k", "randread", "4k", "0.9"},
-		{"buffered appends, 4k", "append", "4k", ""},
-		{"buffered appends, 16k", "append", "16k", ""},
-		{"buffered appends, 128k", "append", "128k", ""},
-	} {
-		var m, n side
-		if job.rw == "append" {
-			m, n = both("append-0", func(path string) side { return appends(path, job.bs) })
-		} else {
-			m, n = both("read-0", func(path string) side { return warmRead(path, job.rw, job.bs) })
-		}
-		r, err := compare(ctx, b.rounds, job.what, "MiB/s", job.goal, m, n)
+	for _, job := range fioJobs(d.Mountpoint(), native, memory) {
+		r, err := compare(ctx, b.rounds, job.what, "MiB/s", job.goal, job.left, job.right)
 		if err != nil {
-			return rows, err
-		}
-		rows = append(rows, r)
-		if job.rw == "append" {
-			continue
-		}
-		small := warmRead(filepath.Join(memory, "file"), job.rw, job.bs)
-		small.name = "tmpfs"
-		if r, err = compare(ctx, b.rounds, job.what, "MiB/s", "", m, small); err != nil {
 			return rows, err
 		}
 		rows = append(rows, r)
 	}
 	return rows, nil
+}
+
+// fioJob is one row of fio.
+type fioJob struct {
+	what, goal  string
+	left, right side
+}
+
+func fioJobs(mount, native, memory string) (jobs []fioJob) {
+	named := func(name string, s side) side {
+		s.name = name
+		return s
+	}
+	path := func(root, topic string) string { return filepath.Join(root, topic, "00000000000000000000.log") }
+	for _, read := range []struct{ what, rw, bs string }{
+		{"warm sequential reads, 128k", "read", "128k"}, {"warm random reads, 4k", "randread", "4k"},
+	} {
+		m := named("mount", warmRead(path(mount, "read-0"), read.rw, read.bs))
+		jobs = append(jobs,
+			fioJob{read.what, "0.9", m, named("native", warmRead(path(native, "read-0"), read.rw, read.bs))},
+			fioJob{read.what, "", m, named("tmpfs", warmRead(filepath.Join(memory, "file"), read.rw, read.bs))})
+	}
+	for _, bs := range []string{"4k", "16k", "128k"} {
+		jobs = append(jobs, fioJob{"buffered appends, " + bs, "",
+			named("mount", appends(path(mount, "append-0"), bs)), named("native", appends(path(native, "append-0"), bs))})
+	}
+	return jobs
 }
