@@ -48,7 +48,10 @@ func run(ctx context.Context) (err error) {
 	if err := errors.Join(os.Mkdir(bucket, 0o755), os.Mkdir(home, 0o755), daemon.Build(ctx, binary, false)); err != nil {
 		return err
 	}
-	r, err := rig.New(rig.Options{Install: install, Root: home, Binary: binary, Store: rig.FS(bucket)})
+	r, err := rig.New(rig.Options{
+		Install: install, Root: home, Binary: binary, Store: rig.FS(bucket),
+		Settings: fmt.Sprintf("[retention]\ndelete_grace = %q\n", deleteGrace),
+	})
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,13 @@ import (
 // records is how many the demo produces to each topic, of about 4 KiB each.
 const records = 24000
 
+const (
+	// deleteGrace is the demo's retention.delete_grace: nobody wants to watch the default.
+	deleteGrace = "2 s"
+	// goneWithin is how long a deleted topic's objects may stay in the store: the broker's own delay, the grace, and the next look.
+	goneWithin = 40 * time.Second
+)
+
 // topics are what the demo produces: plain, compressed, and transactional with aborts.
 var topics = []struct{ name, create, produce string }{
 	{"orders", "partitions=2", "mode=idempotent"},
@@ -220,16 +227,45 @@ func (s *story) restart(ctx context.Context) error {
 }
 
 func (s *story) deleteTopic(ctx context.Context) error {
-	s.chapter("A topic is deleted with Kafka's own means.")
+	s.chapter("A topic is deleted with Kafka's own means: that is the broker's retention, tierfs has none of its own.")
+	before, err := s.store.Objects("clicks-", "")
+	if err != nil {
+		return err
+	}
+	if len(before) == 0 {
+		return errors.New("it has no object in the store")
+	}
 	if _, err := s.rig.Do(ctx, "delete", "topic=clicks"); err != nil {
 		return err
 	}
-	s.say("its objects go to the bin for delete_grace, then out of the store: that is the broker's retention, tierfs has none of its own")
+	s.say("its %d objects, %s, leave the store when the broker has let go of the files and delete_grace (here %s) is over", len(before), size(total(before)), deleteGrace)
+	start := time.Now()
+	if err := s.gone(ctx, "clicks-"); err != nil {
+		return err
+	}
+	s.say("after %.0f s all of them are gone", time.Since(start).Seconds())
 	if _, err := s.rig.Do(ctx, "consume", "topic=orders"); err != nil {
 		return err
 	}
 	s.say("the others are as they were")
 	return nil
+}
+
+// gone waits until no object's key contains part. Only the store's own files tell, which announce nothing.
+func (s *story) gone(ctx context.Context, part string) error {
+	ctx, cancel := context.WithTimeout(ctx, goneWithin)
+	defer cancel()
+	for tick := time.Tick(100 * time.Millisecond); ; {
+		left, err := s.store.Objects(part, "")
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		select {
+		case <-tick:
+		case <-ctx.Done():
+			return fmt.Errorf("%d of its objects are still in the store after %v: %w", len(left), goneWithin, ctx.Err())
+		}
+	}
 }
 
 func (s *story) openLogs() ([]string, error) {
