@@ -80,7 +80,7 @@ func TestRefusedSource(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, err := d.Run(ctx, mount...)
-		if err != nil || r.Code != 1 || !strings.Contains(r.Stderr, "upgrade") || strings.Count(r.Stderr, "\n") != 1 {
+		if err != nil || r.Code != 1 || !strings.Contains(r.Stderr, "cannot upgrade") || !strings.Contains(r.Stderr, "`tierfs unmount "+source+"`") || strings.Count(r.Stderr, "\n") != 1 {
 			t.Errorf("a second mount: %+v, %v", r, err)
 		}
 		if _, err := os.Stat(filepath.Join(source, "meta.properties")); err != nil || !d.Process().Running() {

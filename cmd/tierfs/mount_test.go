@@ -32,7 +32,7 @@ func TestLife(t *testing.T) {
 		}
 	})
 	t.Run("mounted twice", func(t *testing.T) {
-		w.fails(1, []string{w.source, "already", "tierfs upgrade", "tierfs unmount"}, "mount", "--store", "fs:"+w.store, w.source)
+		w.fails(1, []string{w.source, "already", "cannot upgrade", "tierfs unmount " + w.source}, "mount", "--store", "fs:"+w.store, w.source)
 	})
 	t.Run("evict", func(t *testing.T) {
 		out := w.must("evict", "--all", w.source)

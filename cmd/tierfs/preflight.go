@@ -157,7 +157,7 @@ func clearMount(path string, log *slog.Logger) error {
 			return err
 		}
 		if alive {
-			return fmt.Errorf("%s is mounted by tierfs already; `tierfs upgrade %[1]s` hands it to this binary, `tierfs unmount %[1]s` ends it", m.Point)
+			return fmt.Errorf("%s is mounted by tierfs already; `tierfs unmount %[1]s` ends that mount, and this version cannot upgrade a living one", m.Point)
 		}
 		log.Warn("replacing a dead tierfs mount", "mountpoint", m.Point, "volume", m.Source)
 		if err := unix.Unmount(m.Point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
