@@ -87,12 +87,7 @@ func wholePath(f *fixture) {
 	if after > before/5 {
 		f.t.Errorf("the source took %d bytes and still takes %d", before, after)
 	}
-	if !f.Broker.Process().Running() || f.Broker.PID() != pid {
-		f.t.Fatal("the broker is not the process that it was")
-	}
-	if now := f.openLogs(); !slices.Equal(now, open) {
-		f.t.Errorf("the broker's descriptors changed from\n%s\nto\n%s", strings.Join(open, "\n"), strings.Join(now, "\n"))
-	}
+	f.sameBroker(pid, open)
 	unchanged(f.t, logs, f.segments())
 	remote := f.remote()
 	for path := range sealed(logs) {
@@ -107,9 +102,21 @@ func wholePath(f *fixture) {
 	if got, want := f.metric("tierfs_store_bytes_total", "op", "get"), f.status().Bytes["remote"]; want == 0 || int64(got) < want {
 		f.t.Errorf("%d bytes are in the store only, and %.0f were fetched to read them all", want, got)
 	}
+	f.sameBroker(pid, open)
 	restartBroker(f)
 	restartDaemon(f)
 	f.checkHidden()
+}
+
+// sameBroker insists that the broker is the process that it was, with the descriptors of segments that it had.
+func (f *fixture) sameBroker(pid int, open []string) {
+	f.t.Helper()
+	if !f.Broker.Process().Running() || f.Broker.PID() != pid {
+		f.t.Fatal("the broker is not the process that it was")
+	}
+	if now := f.openLogs(); !slices.Equal(now, open) {
+		f.t.Errorf("the broker's descriptors changed from\n%s\nto\n%s", strings.Join(open, "\n"), strings.Join(now, "\n"))
+	}
 }
 
 // restartBroker shows that a clean start over evicted segments needs nothing from the store.
