@@ -147,9 +147,9 @@ func (f *fixture) objects(part string) map[string]int64 {
 // outage is how long the store is away in TestStoreOutage.
 func outage() time.Duration {
 	if soak() {
-		return 60 * time.Second
+		return 4 * time.Minute // the consumer gives up after 5
 	}
-	return 10 * time.Second
+	return time.Minute
 }
 
 // TestStoreOutage takes the store away while records are produced and evicted ones are read: by a consumer, whose deadline is
