@@ -75,3 +75,18 @@ func TestUploadID(t *testing.T) {
 		})
 	}
 }
+
+// FuzzIDs: what is read as an id is what would be written for it, and never zero.
+func FuzzIDs(f *testing.F) {
+	f.Add("101112131415161718191a1b1c1d1e1f")
+	f.Add("0123456789abcdef")
+	f.Add("0x23456789abcdef")
+	f.Fuzz(func(t *testing.T, s string) {
+		if i, err := ParseIncarnation(s); err == nil && (i.IsZero() || i.String() != s) {
+			t.Errorf("%q is incarnation %s", s, i)
+		}
+		if id, err := ParseUploadID(s); err == nil && (id == 0 || id.String() != s) {
+			t.Errorf("%q is upload %s", s, id)
+		}
+	})
+}

@@ -78,7 +78,7 @@ func (v *Volume) loadIdentity() error {
 	if err != nil {
 		return err
 	}
-	if _, err := hex.DecodeString(v.id.ID); err != nil || len(v.id.ID) != 32 || !volumeName.MatchString(v.id.Name) {
+	if !v.id.valid() {
 		return fmt.Errorf("%s/%s: not a volume's identity; restore the file from a backup", stateDir, volumeFile)
 	}
 	if v.opt.Name != "" && v.opt.Name != v.id.Name {
@@ -88,6 +88,12 @@ func (v *Volume) loadIdentity() error {
 		return err
 	}
 	return v.raiseEpoch()
+}
+
+// valid reports whether this can be what mint wrote.
+func (id Identity) valid() bool {
+	_, err := hex.DecodeString(id.ID)
+	return err == nil && len(id.ID) == 32 && volumeName.MatchString(id.Name)
 }
 
 func (v *Volume) mint() error {
@@ -260,6 +266,11 @@ func readJSON(dir int, name string, into any) error {
 	if err != nil {
 		return err
 	}
+	return parseJSON(name, b, into)
+}
+
+// parseJSON reads what writeJSON or createJSON wrote to a file of that name.
+func parseJSON(name string, b []byte, into any) error {
 	if err := json.Unmarshal(b, into); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}

@@ -171,10 +171,17 @@ func (v *Volume) readOwner(ctx context.Context) (ownerRecord, error) {
 	if err != nil {
 		return rec, err
 	}
-	if err := json.Unmarshal(b, &rec); err != nil {
+	if rec, err = parseOwner(b); err != nil {
 		return rec, fmt.Errorf("%w: %s is not an owner record", ErrNotOwner, key)
 	}
 	return rec, nil
+}
+
+// parseOwner reads what claim wrote: one JSON object and nothing else.
+func parseOwner(b []byte) (ownerRecord, error) {
+	var rec ownerRecord
+	err := json.Unmarshal(b, &rec)
+	return rec, err
 }
 
 // brokerName is what the broker calls itself, for people who read the owner

@@ -203,13 +203,11 @@ func (s *Store) createTemp() (*temp, error) {
 
 // finish writes the attribute and syncs the file.
 func (t *temp) finish(body objstore.Body, opts objstore.PutOptions) error {
-	var value bytes.Buffer
-	enc := json.NewEncoder(&value)
-	enc.SetEscapeHTML(false) // the file system bounds the value
-	if err := enc.Encode(attribute{CRC64NVME: fmt.Sprintf("%016x", body.CRC64NVME), Metadata: opts.Metadata}); err != nil {
+	value, err := attribute{CRC64NVME: fmt.Sprintf("%016x", body.CRC64NVME), Metadata: opts.Metadata}.encode()
+	if err != nil {
 		return err
 	}
-	if err := unix.Fsetxattr(t.fd, xattr, bytes.TrimSpace(value.Bytes()), 0); err != nil {
+	if err := unix.Fsetxattr(t.fd, xattr, value, 0); err != nil {
 		return err
 	}
 	return unix.Fsync(t.fd)
@@ -232,15 +230,28 @@ func readAttribute(fd int, info *objstore.Info) error {
 	if err != nil {
 		return err
 	}
+	return parseAttribute(buf[:n], info)
+}
+
+// parseAttribute fills in what the value of the attribute says.
+func parseAttribute(value []byte, info *objstore.Info) error {
 	var a attribute
-	if err := json.Unmarshal(buf[:n], &a); err != nil {
+	if err := json.Unmarshal(value, &a); err != nil {
 		return fmt.Errorf("extended attribute %s: %w", xattr, err)
 	}
-	info.Metadata = a.Metadata
-	info.CRC64NVME, err = strconv.ParseUint(a.CRC64NVME, 16, 64)
+	crc, err := strconv.ParseUint(a.CRC64NVME, 16, 64)
 	if err != nil {
 		return fmt.Errorf("extended attribute %s: %w", xattr, err)
 	}
-	info.HasCRC = true
+	info.Metadata, info.CRC64NVME, info.HasCRC = a.Metadata, crc, true
 	return nil
+}
+
+// encode returns the value of the attribute. It is no longer than it must be: the file system bounds it.
+func (a attribute) encode() ([]byte, error) {
+	var value bytes.Buffer
+	enc := json.NewEncoder(&value)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(a)
+	return bytes.TrimSpace(value.Bytes()), err
 }
