@@ -8,6 +8,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/tierfs/tierfs/chunkcache"
 	"github.com/tierfs/tierfs/objstore"
 	"github.com/tierfs/tierfs/tier"
 )
@@ -24,6 +25,12 @@ var sentinels = []struct {
 	{tier.ErrUnavailable, unix.EIO},
 	{tier.ErrQuarantined, unix.EIO},
 	{tier.ErrClosed, unix.EIO},
+	{tier.ErrNotOwner, unix.EIO},
+	{tier.ErrLocked, unix.EIO},
+
+	{chunkcache.ErrBadObject, unix.EIO},
+	{chunkcache.ErrRange, unix.EIO},
+	{chunkcache.ErrClosed, unix.EIO},
 
 	{objstore.ErrNotFound, unix.EIO}, // below a valid record: loss, not a missing file
 	{objstore.ErrExists, unix.EIO},
@@ -35,6 +42,8 @@ var sentinels = []struct {
 	{objstore.ErrRange, unix.EIO},
 	{objstore.ErrInvalid, unix.EIO},
 	{objstore.ErrChecksum, unix.EIO},
+	{objstore.ErrConfig, unix.EIO}, // may carry what the disk of a directory store says
+	{objstore.ErrTooLarge, unix.EIO},
 }
 
 // portable are errors of the standard library that stand for a number when none
@@ -100,6 +109,16 @@ func (f *fileSystem) status(op string, n *node, err error) fuse.Status {
 		f.logFailure(op, n, err)
 	}
 	return fuse.Status(errno)
+}
+
+// changeStatus is status for a change of a file that the caller has open: that file
+// is there, so what is missing can only be one of our own, and ENOENT is no answer.
+func (f *fileSystem) changeStatus(op string, n *node, err error) fuse.Status {
+	if errnoOf(err) == unix.ENOENT {
+		f.logFailure(op, n, err)
+		return fuse.EIO
+	}
+	return f.status(op, n, err)
 }
 
 // storeStatus is status for bytes that come from the store: whatever went wrong

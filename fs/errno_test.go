@@ -18,12 +18,15 @@ import (
 	"github.com/tierfs/tierfs/tier"
 )
 
-func TestErrno(t *testing.T) {
-	rows := []struct {
-		name string
-		err  error
-		want unix.Errno
-	}{
+// errnoRow is an error and the number that it becomes.
+type errnoRow struct {
+	name string
+	err  error
+	want unix.Errno
+}
+
+func errnoRows() []errnoRow {
+	return []errnoRow{
 		{"nothing", nil, 0},
 		{"canceled", context.Canceled, unix.EINTR},
 		{"deadline", context.DeadlineExceeded, unix.EIO},
@@ -32,6 +35,7 @@ func TestErrno(t *testing.T) {
 		{"tier closed", tier.ErrClosed, unix.EIO},
 		{"tier locked", tier.ErrLocked, unix.EIO},
 		{"tier refused", &tier.Refused{Reason: "active"}, unix.EIO},
+		{"tier without the volume", tier.ErrNotOwner, unix.EIO},
 		{"object missing", objstore.ErrNotFound, unix.EIO},
 		{"object exists", objstore.ErrExists, unix.EIO},
 		{"auth", objstore.ErrAuth, unix.EIO},
@@ -42,6 +46,9 @@ func TestErrno(t *testing.T) {
 		{"range", objstore.ErrRange, unix.EIO},
 		{"invalid", objstore.ErrInvalid, unix.EIO},
 		{"checksum", objstore.ErrChecksum, unix.EIO},
+		{"settings", objstore.ErrConfig, unix.EIO},
+		{"too large", objstore.ErrTooLarge, unix.EIO},
+		{"outside the object", chunkcache.ErrRange, unix.EIO},
 		{"bad object", chunkcache.ErrBadObject, unix.EIO},
 		{"cache closed", chunkcache.ErrClosed, unix.EIO},
 		{"invalid handle", handle.ErrInvalid, unix.EIO},
@@ -61,9 +68,15 @@ func TestErrno(t *testing.T) {
 		{"the kernel's own", unix.Errno(512), unix.EIO},
 		{"number 0", unix.Errno(0), unix.EIO},
 		{"sentinel before number", fmt.Errorf("%w: %w", objstore.ErrNotFound, unix.ENOENT), unix.EIO},
+		{"settings with a number", fmt.Errorf("%w: %w", objstore.ErrConfig, unix.EACCES), unix.EIO},
+		{"bad object with a number", fmt.Errorf("%w: %w", chunkcache.ErrBadObject, unix.ENOENT), unix.EIO},
+		{"not the owner, with a number", fmt.Errorf("%w: %w", tier.ErrNotOwner, fs.ErrNotExist), unix.EIO},
 		{"number before sentinel", errors.Join(unix.EACCES, objstore.ErrTransient), unix.EIO},
 	}
-	for _, row := range rows {
+}
+
+func TestErrno(t *testing.T) {
+	for _, row := range errnoRows() {
 		t.Run(row.name, func(t *testing.T) {
 			if got := errnoOf(row.err); got != row.want {
 				t.Errorf("bare: got %v, want %v", got, row.want)
@@ -75,6 +88,20 @@ func TestErrno(t *testing.T) {
 				t.Errorf("wrapped: got %v, want %v", got, row.want)
 			}
 		})
+	}
+}
+
+// Whatever is missing below, it is not the file that a caller writes to.
+func TestChangeStatus(t *testing.T) {
+	f := unmounted(t)
+	missing := &os.PathError{Op: "open", Path: "intent", Err: unix.ENOENT}
+	for err, want := range map[error]unix.Errno{
+		nil: 0, unix.ENOENT: unix.EIO, fs.ErrNotExist: unix.EIO, error(missing): unix.EIO,
+		unix.ENOSPC: unix.ENOSPC, unix.EINVAL: unix.EINVAL, context.Canceled: unix.EINTR,
+	} {
+		if got := f.changeStatus("write", nil, err); unix.Errno(got) != want {
+			t.Errorf("%v: got %v, want %v", err, got, want)
+		}
 	}
 }
 

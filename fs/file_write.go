@@ -21,7 +21,7 @@ func (f *fileSystem) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]b
 	defer req.stop()
 	done, err := o.file.Mutate(req, tier.Mutation{Kind: tier.Write})
 	if err != nil {
-		return 0, f.status("write", o.node, err)
+		return 0, f.changeStatus("write", o.node, err)
 	}
 	defer done()
 	written, off := uint32(0), int64(in.Offset)
@@ -29,7 +29,7 @@ func (f *fileSystem) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]b
 		n, err := writeFull(o.fd, p, off)
 		written, off = written+uint32(n), off+int64(n)
 		if err != nil && written == 0 {
-			return 0, f.status("write", o.node, err)
+			return 0, f.changeStatus("write", o.node, err)
 		}
 		if err != nil {
 			break // what is written counts; the next request meets the error
@@ -38,7 +38,7 @@ func (f *fileSystem) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]b
 	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
 		if err := dropSetID(o.fd); err != nil {
 			f.failedChange(o.node)
-			return 0, f.status("write", o.node, err)
+			return 0, f.changeStatus("write", o.node, err)
 		}
 	}
 	return written, fuse.OK
@@ -100,11 +100,11 @@ func (f *fileSystem) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fus
 	defer req.stop()
 	done, err := o.file.Mutate(req, tier.Mutation{Kind: tier.Allocate})
 	if err != nil {
-		return f.status("fallocate", o.node, err)
+		return f.changeStatus("fallocate", o.node, err)
 	}
 	defer done()
 	err = retry(func() error { return unix.Fallocate(o.fd, in.Mode, int64(in.Offset), int64(in.Length)) })
-	return f.status("fallocate", o.node, err)
+	return f.changeStatus("fallocate", o.node, err)
 }
 
 // retry repeats a system call that a signal to the daemon has interrupted.
@@ -157,11 +157,11 @@ func (f *fileSystem) copyStep(req *request, from, to *openFile, buf []byte, offI
 	}
 	done, err := to.file.Mutate(req, tier.Mutation{Kind: tier.Write})
 	if err != nil {
-		return 0, f.status("copy_file_range", to.node, err)
+		return 0, f.changeStatus("copy_file_range", to.node, err)
 	}
 	defer done()
 	n, err = writeFull(to.fd, buf[:n], offOut)
-	return n, f.status("copy_file_range", to.node, err)
+	return n, f.changeStatus("copy_file_range", to.node, err)
 }
 
 func (f *fileSystem) copyRead(req *request, from *openFile, buf []byte, off int64) (int, fuse.Status) {

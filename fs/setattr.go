@@ -26,16 +26,16 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fu
 	l, err := f.forSetAttr(n, in)
 	if err != nil {
 		f.failedChange(n)
-		return f.status("setattr", n, err)
+		return f.changeStatus("setattr", n, err)
 	}
 	defer l.release()
 	if err := f.mutateAttr(cancel, n, l.fd, in); err != nil {
 		f.failedChange(n)
-		return f.status("setattr", n, err)
+		return f.changeStatus("setattr", n, err)
 	}
 	st, err := f.attributesOf(n, l.fd)
 	if err != nil {
-		return f.status("setattr", n, err)
+		return f.changeStatus("setattr", n, err)
 	}
 	answerAttr(&st, out)
 	return fuse.OK
