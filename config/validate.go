@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/tierfs/tierfs/objstore"
+	"github.com/tierfs/tierfs/tier"
 )
 
 // Validate checks every value on its own and against the others, without
@@ -99,12 +99,9 @@ func (v *validator) mount() {
 	v.duration("mount.generic_quiet_time", m.GenericQuietTime, 0, year)
 }
 
-// volumeName is what may stand in a key and name a socket.
-var volumeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
-
 func (v *validator) store() {
 	s := &v.cfg.Store
-	v.must(s.Volume == "" || volumeName.MatchString(s.Volume), "store.volume", "is no name",
+	v.must(s.Volume == "" || tier.ValidName(s.Volume), "store.volume", "is no name",
 		"use up to 63 letters, digits, dots, dashes and underlines, a letter or digit first")
 	v.must(s.Prefix == "" || objstore.CheckKey(s.Prefix) == nil, "store.prefix", "cannot start a key",
 		`use names joined by "/", without one at either end`)

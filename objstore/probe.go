@@ -52,6 +52,7 @@ type probe struct {
 	key    string
 	body   []byte
 	report Report
+	gone   bool // the scratch keys are deleted
 }
 
 // Probe tries every operation on scratch keys below prefix ("" for the top), and
@@ -95,8 +96,8 @@ func (p *probe) bounded(ctx context.Context, f func(context.Context) error) erro
 
 // clean removes what a failed probe left, also when ctx is over.
 func (p *probe) clean(ctx context.Context) {
-	if len(p.report.Steps) < 2 {
-		return // the first put failed: there is nothing that a delete could reach
+	if p.gone || len(p.report.Steps) < 2 {
+		return // all done, or the first put failed: there is nothing that a delete could reach
 	}
 	_ = p.bounded(context.WithoutCancel(ctx), func(ctx context.Context) error { // best effort: scratch keys
 		return p.s.Delete(ctx, p.key, p.key+"-bad")
@@ -187,6 +188,7 @@ func (p *probe) delete(ctx context.Context) error {
 		}
 		return err
 	}
+	p.gone = true
 	return nil
 }
 

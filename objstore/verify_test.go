@@ -94,6 +94,9 @@ func TestProbeFeatures(t *testing.T) {
 			if keys := s.Keys(); len(keys) > 0 {
 				t.Fatalf("left behind: %q", keys)
 			}
+			if n := s.Count("delete"); n != 1 {
+				t.Fatalf("%d deletes", n)
+			}
 		})
 	}
 }

@@ -61,7 +61,11 @@ type registryEntry struct {
 	Layout layout.Kind `json:"layout"`
 }
 
-var volumeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+var volumeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+// ValidName reports whether a volume may be called so: up to 63 letters, digits,
+// '.', '_' and '-', a letter or digit first. The name is a part of keys.
+func ValidName(name string) bool { return volumeName.MatchString(name) }
 
 // Identity returns who the volume is.
 func (v *Volume) Identity() Identity {
@@ -93,7 +97,7 @@ func (v *Volume) loadIdentity() error {
 // valid reports whether this can be what mint wrote.
 func (id Identity) valid() bool {
 	_, err := hex.DecodeString(id.ID)
-	return err == nil && len(id.ID) == 32 && volumeName.MatchString(id.Name)
+	return err == nil && len(id.ID) == 32 && ValidName(id.Name)
 }
 
 func (v *Volume) mint() error {
@@ -102,8 +106,8 @@ func (v *Volume) mint() error {
 	if name == "" {
 		name = id
 	}
-	if !volumeName.MatchString(name) {
-		return fmt.Errorf("store.volume %q: use letters, digits, '.', '_' and '-'", name)
+	if !ValidName(name) {
+		return fmt.Errorf("store.volume %q: use up to 63 letters, digits, '.', '_' and '-', a letter or digit first", name)
 	}
 	v.id = Identity{ID: id, Name: name}
 	return v.step("mint:volume", func() error { return createJSON(v.dirs.base, volumeFile, v.id) })

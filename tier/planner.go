@@ -42,10 +42,6 @@ func callerOf(ctx context.Context) uint32 {
 	return tid
 }
 
-func (p *planner) init(v *Volume) { p.v = v }
-
-func (p *planner) close() {}
-
 // read fills b from the cache within the time that this read may take. The fetch
 // behind it goes on after the read has given up. Every read may take the short
 // time; only one that is not served by then takes a place among those that block.

@@ -119,6 +119,7 @@ func Open(ctx context.Context, opt Options) (*Volume, error) {
 		retire:     make(chan struct{}, 1),
 		asking:     make(chan struct{}, 1),
 	}
+	v.planner.v = v
 	v.swaps.init()
 	if v.log == nil {
 		v.log = slog.New(slog.DiscardHandler)
@@ -146,7 +147,6 @@ func (v *Volume) boot(ctx context.Context) error {
 	if err := v.scan(ctx); err != nil {
 		return err
 	}
-	v.planner.init(v)
 	return nil
 }
 
@@ -198,7 +198,6 @@ func (d *stateDirs) close() {
 // Close gives the volume's lock back. The caller has stopped everything that uses
 // the volume.
 func (v *Volume) Close() error {
-	v.planner.close()
 	v.dirs.close()
 	return nil
 }
