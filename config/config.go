@@ -7,7 +7,7 @@
 //   - An error is an *Error: one line with the place (file and line, variable
 //     or flag), the key, the value and what to do. Secrets never appear in it.
 //   - Nothing is touched on disk or in a store. Load reads the file and
-//     Validate looks at paths, no more.
+//     Resolve looks at paths, no more.
 //
 // The file is TOML, see Default for its keys. A variable is TIERFS_ and the
 // key's path in upper case, joined by "_"; a flag is the path in lower case,

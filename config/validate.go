@@ -13,7 +13,7 @@ import (
 
 // Validate checks every value on its own and against the others, without
 // looking at any file. The error is an *Error about the first that is wrong.
-// What only a mount needs, CheckStore and CheckPaths check.
+// What only a mount needs, CheckStore and Resolve check.
 func (c *Config) Validate() error {
 	v := &validator{cfg: c, keys: make(map[string]key)}
 	for _, k := range c.keys() {
