@@ -10,6 +10,7 @@ import (
 func FuzzUploadOf(f *testing.F) {
 	f.Add("101112131415161718191a1b1c1d1e1f-00000000000000000042-0123456789abcdef")
 	f.Add("101112131415161718191a1b1c1d1e1f-99999999999999999999-0123456789abcdef")
+	f.Add("101112131415161718191a1b1c1d1e1f-42-0123456789abcdef")
 	f.Add("--")
 	f.Fuzz(func(t *testing.T, name string) {
 		if rec, err := uploadOf(name); err == nil && uploadFile(rec) != name {
