@@ -63,32 +63,7 @@ func TestAbandoned(t *testing.T) {
 		over()
 		f.consistent()
 	})
-	t.Run("a reader comes before them", func(t *testing.T) {
-		f := newFixture(t, func(o *Options) { o.Concurrency = 1 })
-		over := outage(f)
-		for i := range 6 {
-			o, _ := f.store.object(fmt.Sprint("k", i), 100<<10, 3000)
-			f.leave(o, 50<<10, 1000)
-		}
-		o, data := f.store.object("patient", 100<<10, 3000)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			f.read(o, data, 50<<10, 1000)
-		}()
-		f.until("queued", func() bool {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return f.byKey[o.Key] != nil && len(f.byKey[o.Key].extents) > 0
-		})
-		over()
-		<-done
-		f.settleDown()
-		if gets := f.store.reset(); gets[1].key != o.Key { // the first one was under way
-			t.Errorf("%v", gets)
-		}
-		f.consistent()
-	})
+	t.Run("a reader comes before them", readerComesFirst)
 	t.Run("what one reader wants in several pieces goes with it", func(t *testing.T) {
 		f := newFixture(t, func(o *Options) { o.Concurrency, o.ChunkSize = 1, 64<<10 })
 		over := outage(f)
@@ -120,4 +95,31 @@ func TestAbandoned(t *testing.T) {
 			t.Errorf("%v again after %v", more, gets)
 		}
 	})
+}
+
+func readerComesFirst(t *testing.T) {
+	f := newFixture(t, func(o *Options) { o.Concurrency = 1 })
+	over := outage(f)
+	for i := range 6 {
+		o, _ := f.store.object(fmt.Sprint("k", i), 100<<10, 3000)
+		f.leave(o, 50<<10, 1000)
+	}
+	o, data := f.store.object("patient", 100<<10, 3000)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.read(o, data, 50<<10, 1000)
+	}()
+	f.until("queued", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.byKey[o.Key] != nil && len(f.byKey[o.Key].extents) > 0
+	})
+	over()
+	<-done
+	f.settleDown()
+	if gets := f.store.reset(); gets[1].key != o.Key { // the first one was under way
+		t.Errorf("%v", gets)
+	}
+	f.consistent()
 }

@@ -41,12 +41,15 @@ func TestWrong(t *testing.T) {
 }
 
 func wrongs() map[string]wrongSetting {
-	all := wrongSources()
-	maps.Copy(all, wrongValues())
+	all := map[string]wrongSetting{}
+	for _, some := range []map[string]wrongSetting{wrongForms(), wrongKeys(), wrongPlaces(), wrongSizes(), wrongValues()} {
+		maps.Copy(all, some)
+	}
 	return all
 }
 
-func wrongSources() map[string]wrongSetting {
+// wrongForms are values and files that cannot be read.
+func wrongForms() map[string]wrongSetting {
 	return map[string]wrongSetting{
 		"unit": {
 			file: "[fetch]\n\nbusy_timeout = \"300 msec\"\n",
@@ -68,6 +71,24 @@ func wrongSources() map[string]wrongSetting {
 			file: "[upload]\nconcurrency = 4.5\n",
 			want: `FILE:2: upload.concurrency = 4.5 is not a whole number: write a whole number, such as 4`,
 		},
+		"first in the file": {
+			file: "[upload]\nconcurrency = \"x\"\n[cache]\nsize = \"x\"\n",
+			want: `FILE:2: upload.concurrency = x is not a whole number: write a whole number, such as 4`,
+		},
+		"no TOML": {
+			file: "[cache]\nsize = 4 GiB\n",
+			want: `FILE:2: not TOML: expected a top-level item to end with a newline, comment, or EOF, but got 'G' instead: correct this line`,
+		},
+		"secret": {
+			file: "[store.s3]\nsecret_key = 12345\n",
+			want: `FILE:2: store.s3.secret_key = *** is not a string in quotes: write it in quotes`,
+		},
+	}
+}
+
+// wrongKeys are names that no setting has, and tables that are none.
+func wrongKeys() map[string]wrongSetting {
+	return map[string]wrongSetting{
 		"unknown key": {
 			file: "[cache]\nsize = \"1 GiB\"\nchunksize = \"8 MiB\"\n",
 			want: `FILE:3: cache.chunksize is no setting: did you mean cache.chunk_size?`,
@@ -84,10 +105,6 @@ func wrongSources() map[string]wrongSetting {
 			file: "[[retention.topic]]\nname = \"a\"\n[[retention.topic]]\nname = \"b\"\ncompacted = true\n",
 			want: "FILE:5: retention.topic.1.compacted is no setting: take it out; `tierfs config` lists all settings",
 		},
-		"first in the file": {
-			file: "[upload]\nconcurrency = \"x\"\n[cache]\nsize = \"x\"\n",
-			want: `FILE:2: upload.concurrency = x is not a whole number: write a whole number, such as 4`,
-		},
 		"value for a table": {
 			file: "store = \"s3\"\n",
 			want: `FILE:1: store = s3 is a table, not a value: start a line with [store]`,
@@ -95,10 +112,6 @@ func wrongSources() map[string]wrongSetting {
 		"table for a list": {
 			file: "[retention.topic]\nname = \"a\"\n",
 			want: `FILE:1: retention.topic is not a list of tables: start each entry with [[retention.topic]]`,
-		},
-		"no TOML": {
-			file: "[cache]\nsize = 4 GiB\n",
-			want: `FILE:2: not TOML: expected a top-level item to end with a newline, comment, or EOF, but got 'G' instead: correct this line`,
 		},
 		"topic without a name": {
 			file: "[[retention.topic]]\nlocal_retention_age = \"1 d\"\n",
@@ -108,6 +121,12 @@ func wrongSources() map[string]wrongSetting {
 			file: "[[retention.topic]]\nname = \"a[0-9]\"\n",
 			want: `FILE:2: retention.topic.0.name = "a[0-9]" is no pattern: use * for any characters and ? for one`,
 		},
+	}
+}
+
+// wrongPlaces are settings that are wrong in a variable or a flag.
+func wrongPlaces() map[string]wrongSetting {
+	return map[string]wrongSetting{
 		"variable": {
 			env:  "TIERFS_CACHE_SIZE=big",
 			want: `TIERFS_CACHE_SIZE: cache.size = big is not a number and a unit: write it like "64 KiB", "8 MiB" or "4 GiB"`,
@@ -132,14 +151,11 @@ func wrongSources() map[string]wrongSetting {
 			flag: Setting{"retention.tiered_storage", "yes", "--retention-tiered-storage"},
 			want: `--retention-tiered-storage: retention.tiered_storage = yes is neither true nor false: write true or false`,
 		},
-		"secret": {
-			file: "[store.s3]\nsecret_key = 12345\n",
-			want: `FILE:2: store.s3.secret_key = *** is not a string in quotes: write it in quotes`,
-		},
 	}
 }
 
-func wrongValues() map[string]wrongSetting {
+// wrongSizes are numbers that make no sense, alone or beside others.
+func wrongSizes() map[string]wrongSetting {
 	return map[string]wrongSetting{
 		"chunk size not a multiple": {
 			file: "[cache]\nchunk_size = \"5 MB\"\n",
@@ -161,10 +177,6 @@ func wrongValues() map[string]wrongSetting {
 			file: "[retention]\ndisk_low_percent = 95\n",
 			want: `FILE:2: retention.disk_low_percent = 95 is not below disk_high_percent: use less than 90`,
 		},
-		"layout": {
-			file: "[mount]\nlayout = \"redpanda\"\n",
-			want: `FILE:2: mount.layout = "redpanda" is not known: use one of ["auto" "kafka" "iggy" "generic"]`,
-		},
 		"word where it has no meaning": {
 			file: "[upload]\nloop_backoff_max = \"block\"\n",
 			want: `FILE:2: upload.loop_backoff_max = "block" is out of range: use 100 ms to 1 h`,
@@ -172,6 +184,24 @@ func wrongValues() map[string]wrongSetting {
 		"unlimited cache memory": {
 			file: "[cache]\nmemory = \"unlimited\"\n",
 			want: `FILE:2: cache.memory = "unlimited" is out of range: use 1 MiB to 1 TiB`,
+		},
+		"rate": {
+			file: "[upload]\nbandwidth = \"10 B/s\"\n",
+			want: `FILE:2: upload.bandwidth = "10 B/s" is too low: use 64 KiB/s or more, or "unlimited"`,
+		},
+		"blocked": {
+			file: "[fetch]\nmax_blocked = 0\n",
+			want: `FILE:2: fetch.max_blocked = 0 is out of range: use 1 or more, or "auto"`,
+		},
+	}
+}
+
+// wrongValues are words that make no sense.
+func wrongValues() map[string]wrongSetting {
+	return map[string]wrongSetting{
+		"layout": {
+			file: "[mount]\nlayout = \"redpanda\"\n",
+			want: `FILE:2: mount.layout = "redpanda" is not known: use one of ["auto" "kafka" "iggy" "generic"]`,
 		},
 		"writeback": {
 			env:  "TIERFS_MOUNT_WRITES=writeback",
@@ -196,14 +226,6 @@ func wrongValues() map[string]wrongSetting {
 		"volume": {
 			file: "[store]\nvolume = \"../x\"\n",
 			want: `FILE:2: store.volume = "../x" is no name: use up to 63 letters, digits, dots, dashes and underlines, a letter or digit first`,
-		},
-		"rate": {
-			file: "[upload]\nbandwidth = \"10 B/s\"\n",
-			want: `FILE:2: upload.bandwidth = "10 B/s" is too low: use 64 KiB/s or more, or "unlimited"`,
-		},
-		"blocked": {
-			file: "[fetch]\nmax_blocked = 0\n",
-			want: `FILE:2: fetch.max_blocked = 0 is out of range: use 1 or more, or "auto"`,
 		},
 		"listen": {
 			file: "[admin]\nlisten = \"9464\"\n",

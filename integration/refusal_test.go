@@ -80,37 +80,15 @@ func TestRefusedSource(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, err := d.Run(ctx, mount...)
-		if err != nil || r.Code != 1 || !strings.Contains(r.Stderr, "cannot upgrade") || !strings.Contains(r.Stderr, "`tierfs unmount "+source+"`") || strings.Count(r.Stderr, "\n") != 1 {
+		if err != nil || r.Code != 1 || strings.Count(r.Stderr, "\n") != 1 ||
+			!strings.Contains(r.Stderr, "cannot upgrade") || !strings.Contains(r.Stderr, "`tierfs unmount "+source+"`") {
 			t.Errorf("a second mount: %+v, %v", r, err)
 		}
 		if _, err := os.Stat(filepath.Join(source, "meta.properties")); err != nil || !d.Process().Running() {
 			t.Errorf("the first mount suffered: %v", err)
 		}
 	})
-	t.Run("somebody is in it at the unmount", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		file, err := os.Open(filepath.Join(source, "meta.properties"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := d.Run(ctx, "unmount", source)
-		if err != nil || r.Code != 1 || !strings.Contains(r.Stderr, fmt.Sprint(os.Getpid())) {
-			t.Errorf("unmount of a busy mount: %+v, %v", r, err)
-		}
-		if _, err := file.Stat(); err != nil || !d.Process().Running() {
-			t.Errorf("the mount went away: %v", err)
-		}
-		if err := file.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if r, err := d.Run(ctx, "unmount", source); err != nil || r.Code != 0 {
-			t.Errorf("unmount: %+v, %v", r, err)
-		}
-		if mounted, err := daemon.Mounted(source); err != nil || mounted {
-			t.Errorf("still mounted after unmount: %v", err)
-		}
-	})
+	t.Run("somebody is in it at the unmount", func(t *testing.T) { busyUnmount(t, d, source) })
 	t.Run("usage", func(t *testing.T) {
 		for _, args := range [][]string{{"mount"}, {"mount", "--no-such-flag", source}, {"nonsense"}} {
 			r, err := d.Run(t.Context(), args...)
@@ -119,6 +97,32 @@ func TestRefusedSource(t *testing.T) {
 			}
 		}
 	})
+}
+
+func busyUnmount(t *testing.T, d *daemon.Daemon, source string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	file, err := os.Open(filepath.Join(source, "meta.properties"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := d.Run(ctx, "unmount", source)
+	if err != nil || r.Code != 1 || !strings.Contains(r.Stderr, fmt.Sprint(os.Getpid())) {
+		t.Errorf("unmount of a busy mount: %+v, %v", r, err)
+	}
+	if _, err := file.Stat(); err != nil || !d.Process().Running() {
+		t.Errorf("the mount went away: %v", err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := d.Run(ctx, "unmount", source); err != nil || r.Code != 0 {
+		t.Errorf("unmount: %+v, %v", r, err)
+	}
+	if mounted, err := daemon.Mounted(source); err != nil || mounted {
+		t.Errorf("still mounted after unmount: %v", err)
+	}
 }
 
 // bareDaemon is a daemon without a broker, over a small directory that looks like one of Kafka's.

@@ -45,17 +45,7 @@ func TestLife(t *testing.T) {
 		w.readBack()
 	})
 	t.Run("ls", func(t *testing.T) { lsAfterEviction(t, w) })
-	t.Run("pause", func(t *testing.T) {
-		w.must("pause", w.source)
-		if !w.status().Paused {
-			t.Error("not paused")
-		}
-		w.fails(1, []string{"paused"}, "evict", "--all", w.source)
-		w.must("resume", w.source)
-		if w.status().Paused {
-			t.Error("still paused")
-		}
-	})
+	t.Run("pause", func(t *testing.T) { pauseAndResume(t, w) })
 	t.Run("check", func(t *testing.T) {
 		if out := w.must("check", w.source); !strings.Contains(out, "1 partitions, 3 records, 6 objects: 0 findings") {
 			t.Errorf("got %s", out)
@@ -76,6 +66,19 @@ func TestLife(t *testing.T) {
 			t.Errorf("got %s", out)
 		}
 	})
+}
+
+func pauseAndResume(t *testing.T, w *world) {
+	t.Helper()
+	w.must("pause", w.source)
+	if !w.status().Paused {
+		t.Error("not paused")
+	}
+	w.fails(1, []string{"paused"}, "evict", "--all", w.source)
+	w.must("resume", w.source)
+	if w.status().Paused {
+		t.Error("still paused")
+	}
 }
 
 // processState is the letter of a process' state, "" when it is gone.
