@@ -67,54 +67,14 @@ type NotWhole struct{ Err error }
 func (e *NotWhole) Error() string { return "segment does not verify: " + e.Err.Error() }
 func (e *NotWhole) Unwrap() error { return e.Err }
 
-// Prepare makes a sealed segment durable, proves it whole in one pass over its
-// bytes, mints what names its objects, and writes the intent, if the disk has room
-// for one: with ENOSPC it fails before it reads anything. It fails with a
-// [*Refused] when the segment is not to be uploaded now, and with a [*NotWhole]
-// when its bytes do not verify: it is then left alone.
-func (v *Volume) Prepare(ctx context.Context, p *Partition, s Segment) (_ *Upload, err error) {
-	u := &Upload{v: v, p: p, file: s.File, home: link{p.dir, s.Name()}}
-	defer func() {
-		if err != nil {
-			u.Close()
-		}
-	}()
-	if reason := p.Reason(); reason != "" {
-		return nil, refuse(reason)
-	}
-	if s.Active {
-		return nil, refuse(ReasonActive)
-	}
-	if state := s.File.State(); state != Local {
-		return nil, refuse(ReasonUploaded)
-	}
-	if err := v.roomForIntent(); err != nil {
-		return nil, err
-	}
-	var settled bool
-	if u.changes, settled = s.File.settled(); !settled {
-		return nil, refuse(ReasonWriting)
-	}
-	log, err := u.openLog()
+// Prepare is Prove and Begin: it proves a sealed segment whole and writes the
+// intent of its upload.
+func (v *Volume) Prepare(ctx context.Context, p *Partition, s Segment) (*Upload, error) {
+	proof, err := v.Prove(ctx, p, s)
 	if err != nil {
 		return nil, err
 	}
-	if err := u.openBeside(s); err != nil {
-		return nil, err
-	}
-	if err := u.prove(ctx, log, s); err != nil {
-		return nil, err
-	}
-	if u.Record.Incarnation, err = p.ensureIncarnation(); err != nil {
-		return nil, err
-	}
-	u.Record.UploadID = marker.NewUploadID()
-	if err := u.name(); err != nil {
-		return nil, err
-	}
-	return u, v.step("upload:intent", func() error {
-		return marker.Write(v.dirs.intents, uploadFile(u.Record), u.Record)
-	})
+	return proof.Begin()
 }
 
 // roomForIntent fails with ENOSPC where the intent would, before the segment is

@@ -5,12 +5,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/objstore"
 	"github.com/tierfs/tierfs/segment"
 )
 
-// openBeside opens the files beside the segment, each only if nothing writes it.
+// openBeside opens the files beside the segment.
 func (u *Upload) openBeside(s Segment) error {
 	dir, err := u.v.openDir(u.p.dir)
 	if err != nil {
@@ -44,11 +43,6 @@ func (u *Upload) openSideFile(dir int, stem, suffix string) error {
 		return err
 	}
 	u.fds = append(u.fds, fd)
-	if dirty, err := u.v.dirtyFD(fd); err != nil {
-		return err
-	} else if dirty {
-		return refuse(ReasonSideFile)
-	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return pathError("stat", name, err)
@@ -62,17 +56,6 @@ func (u *Upload) openSideFile(dir int, stem, suffix string) error {
 	}
 	u.Objects = append(u.Objects, UploadObject{Body: body, suffix: suffix})
 	return nil
-}
-
-// dirtyFD reports whether the file behind a descriptor was written through the
-// mount since its last fsync or close, or is being written now.
-func (v *Volume) dirtyFD(fd int) (bool, error) {
-	h, err := handle.At(fd, "")
-	if err != nil {
-		return false, err
-	}
-	f := v.known(h)
-	return f != nil && (f.dirty.Load() || f.mutating.Load() > 0), nil
 }
 
 // indexProof holds a segment's index against the batches as a walk meets them: an

@@ -21,6 +21,7 @@ type attempt struct {
 	p       *tier.Partition
 	s       tier.Segment
 	changes int64        // of the file when the attempt began
+	ahead   *ahead       // a proof that the attempt can begin with; may be nil
 	up      *tier.Upload // nil until it is prepared
 	sent    []bool       // for each object of it: put and proved
 }
@@ -54,6 +55,7 @@ type result struct {
 	store    bool
 	prepared bool          // there was an upload, not only a look
 	record   marker.Record // of it
+	ahead    *ahead        // of the segment behind it; may be nil
 }
 
 // carry takes an attempt as far as it goes. A result without store has left no
@@ -63,7 +65,7 @@ func (u *uploader) carry(ctx context.Context, l *lane, a *attempt) (r result) {
 	r = result{l: l, a: a}
 	defer func() { r.took = time.Since(began) }()
 	if a.up == nil {
-		up, err := u.b.opt.Volume.Prepare(ctx, a.p, a.s)
+		up, err := u.prepare(ctx, a)
 		if err != nil {
 			r.err = err
 			return r
@@ -71,6 +73,7 @@ func (u *uploader) carry(ctx context.Context, l *lane, a *attempt) (r result) {
 		a.up, a.sent = up, make([]bool, len(up.Objects))
 	}
 	r.prepared, r.record = true, a.up.Record
+	r.ahead = u.lookAhead(ctx, l, a)
 	if r.err = u.send(ctx, a); r.err == nil {
 		r.err = a.up.Commit()
 		a.close()
@@ -82,6 +85,19 @@ func (u *uploader) carry(ctx context.Context, l *lane, a *attempt) (r result) {
 		}
 	}
 	return r
+}
+
+// prepare begins with what was proved ahead. What could not be taken then, or is
+// not what it was, may be now.
+func (u *uploader) prepare(ctx context.Context, a *attempt) (*tier.Upload, error) {
+	if h := a.ahead; h != nil {
+		a.ahead = nil
+		up, err := h.begin()
+		if _, refused := errors.AsType[*tier.Refused](err); !refused {
+			return up, err
+		}
+	}
+	return u.b.opt.Volume.Prepare(ctx, a.p, a.s)
 }
 
 // hopeless reports whether the same bytes under the same key cannot succeed: the

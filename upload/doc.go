@@ -5,8 +5,9 @@
 // Three loops share nothing but the volume:
 //
 //   - The uploader (uploader.go) has a lane for each partition with work. A lane
-//     uploads its oldest segment first and one at a time; how many lanes run at
-//     once grows with the backlog.
+//     uploads its oldest segment first and one at a time, and reads and proves the
+//     one behind it meanwhile (ahead.go); how many lanes run at once grows with the
+//     backlog.
 //   - The evictor (evictor.go) drops local copies by age, by size, and when the
 //     disk fills up, the oldest of a partition first.
 //   - The retirer (retirer.go) deletes what has a tombstone whose grace is over.

@@ -15,6 +15,7 @@ type lane struct {
 	p       *tier.Partition
 	waiting int          // sealed segments to be uploaded
 	next    tier.Segment // the oldest of them, while waiting > 0
+	second  tier.Segment // the one behind it, while waiting > 1
 	since   time.Time    // when it took its place in the queue
 	busy    bool         // an upload runs
 	again   time.Time    // not before
@@ -55,6 +56,9 @@ func (l *lane) look(segs []tier.Segment, now time.Time, event bool) (drop *attem
 	l.waiting = len(waiting)
 	if l.waiting > 0 {
 		l.next = waiting[0]
+	}
+	if l.waiting > 1 {
+		l.second = waiting[1]
 	}
 	if !same {
 		l.since = now

@@ -36,6 +36,8 @@ type uploader struct {
 	results chan result
 	limiter *rate.Limiter
 	changed signal // fires after each result
+	loose   *ahead // of the last result, until dispatch has started its lane or not
+	aheads  sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows and the lanes' fields; held for no call of tier
 	lanes   map[*tier.Partition]*lane
@@ -91,10 +93,12 @@ func (u *uploader) stop() {
 		u.running--
 		u.mu.Unlock()
 		u.b.opt.Metrics.Running(-1)
+		r.ahead.drop()
 		if r.store {
 			u.abort(r.a)
 		}
 	}
+	u.aheads.Wait()
 	u.mu.Lock()
 	lanes := u.lanes
 	u.lanes = map[*tier.Partition]*lane{}
@@ -169,8 +173,13 @@ func (u *uploader) rest(l *lane, s tier.Segment) {
 	}
 }
 
-// dispatch starts what may start, and returns when to look again.
+// dispatch starts what may start, and returns when to look again. A proof whose
+// lane does not go on at once is dropped.
 func (u *uploader) dispatch(ctx context.Context) (next time.Time) {
+	defer func() {
+		u.loose.drop()
+		u.loose = nil
+	}()
 	if ctx.Err() != nil || !u.b.mayAct() {
 		return time.Time{} // the bell rings when that changes
 	}
@@ -242,6 +251,9 @@ func (u *uploader) start(ctx context.Context, l *lane) {
 	}
 	if a == nil {
 		a = &attempt{p: l.p, s: l.next, changes: l.next.File.Changes()}
+		if u.loose.isOf(l.next) {
+			a.ahead, u.loose = u.loose, nil
+		}
 	}
 	l.busy = true
 	u.running++
@@ -266,6 +278,7 @@ func (u *uploader) finish(ctx context.Context, r result) {
 		u.held++
 	}
 	u.mu.Unlock()
+	u.loose = r.ahead
 	if r.store && !keep {
 		u.abort(r.a)
 	}
