@@ -24,7 +24,6 @@ var sentinels = []struct {
 
 	{tier.ErrUnavailable, unix.EIO},
 	{tier.ErrQuarantined, unix.EIO},
-	{tier.ErrClosed, unix.EIO},
 	{tier.ErrNotOwner, unix.EIO},
 	{tier.ErrLocked, unix.EIO},
 

@@ -32,7 +32,6 @@ func errnoRows() []errnoRow {
 		{"deadline", context.DeadlineExceeded, unix.EIO},
 		{"tier unavailable", tier.ErrUnavailable, unix.EIO},
 		{"tier quarantined", tier.ErrQuarantined, unix.EIO},
-		{"tier closed", tier.ErrClosed, unix.EIO},
 		{"tier locked", tier.ErrLocked, unix.EIO},
 		{"tier refused", &tier.Refused{Reason: "active"}, unix.EIO},
 		{"tier without the volume", tier.ErrNotOwner, unix.EIO},

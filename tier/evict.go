@@ -24,7 +24,6 @@ const (
 	ReasonGone       layout.Reason = "gone"
 	ReasonRemote     layout.Reason = "remote already"
 	ReasonQuarantine layout.Reason = "quarantined"
-	ReasonNotOwner   layout.Reason = "not the volume's owner"
 	ReasonLost       layout.Reason = "its object is lost"
 )
 

@@ -44,8 +44,6 @@ var (
 	ErrUnavailable = errors.New("remote bytes are not available")
 	// ErrQuarantined: the record that says where the bytes are is missing or invalid.
 	ErrQuarantined = errors.New("segment is quarantined: its record is missing or invalid")
-	// ErrClosed: the volume is closed.
-	ErrClosed = errors.New("volume is closed")
 )
 
 // link is one name of a file: the directory and the name as the broker sees it.

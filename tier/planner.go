@@ -104,7 +104,7 @@ func (p *planner) try(ctx context.Context, o chunkcache.Object, b []byte, off in
 func final(err error) bool {
 	for _, e := range []error{
 		objstore.ErrNotFound, objstore.ErrRange, objstore.ErrUnsupported,
-		chunkcache.ErrBadObject, chunkcache.ErrRange, chunkcache.ErrClosed, ErrClosed,
+		chunkcache.ErrBadObject, chunkcache.ErrRange, chunkcache.ErrClosed,
 	} {
 		if errors.Is(err, e) {
 			return true

@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/durable"
-	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/marker"
 )
 
@@ -38,14 +37,11 @@ func (s *scanner) settle(d Dir, u unmarked) error {
 		}
 		return err
 	}
-	h, err := handle.At(d.FD, remoteName(u.name))
+	f, unlock, err := s.lock(d, remoteName(u.name))
 	if err != nil {
 		return err
 	}
-	f := v.FileOf(h)
-	defer f.Release()
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	defer unlock()
 	f.addLink(link{d.Handle, u.name})
 	switch {
 	case f.state == Remote:

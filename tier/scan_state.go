@@ -21,14 +21,11 @@ func (s *scanner) file(d Dir, path, name string, n names) error {
 	case !n.local:
 		return s.leftover(d, name)
 	}
-	h, err := handle.At(d.FD, name)
+	f, unlock, err := s.lock(d, name)
 	if err != nil {
 		return err
 	}
-	f := v.FileOf(h)
-	defer f.Release()
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	defer unlock()
 	if n.uploaded {
 		if err := s.pair(d, name, f); err != nil {
 			return err
@@ -36,6 +33,20 @@ func (s *scanner) file(d Dir, path, name string, n names) error {
 	}
 	v.named(f, d, name)
 	return nil
+}
+
+// lock takes the lock of the file that a name below leads to.
+func (s *scanner) lock(d Dir, below string) (f *File, unlock func(), err error) {
+	h, err := handle.At(d.FD, below)
+	if err != nil {
+		return nil, nil, err
+	}
+	f = s.v.FileOf(h)
+	f.mu.Lock()
+	return f, func() {
+		f.mu.Unlock()
+		f.Release()
+	}, nil
 }
 
 // pair takes a local file with a record beside it for uploaded, if the record can
@@ -71,14 +82,11 @@ func (s *scanner) explained(rec marker.Record) bool {
 func (s *scanner) remote(d Dir, path, name string, uploaded bool) error {
 	v := s.v
 	below := remoteName(name)
-	h, err := handle.At(d.FD, below)
+	f, unlock, err := s.lock(d, below)
 	if err != nil {
 		return err
 	}
-	f := v.FileOf(h)
-	defer f.Release()
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	defer unlock()
 	rec, err := marker.Read(d.FD, below)
 	switch {
 	case err == nil && s.explained(rec):
