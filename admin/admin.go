@@ -150,13 +150,18 @@ type EvictStep struct {
 	Total int64 `json:"total"`
 }
 
-// EvictResult is the end of an eviction.
+// EvictResult is the end of an eviction. What was in the store or remote already when it began is counted apart: the daemon
+// uploads and evicts all the time.
 type EvictResult struct {
-	Uploaded      int64    `json:"uploaded"` // segments
-	UploadedBytes int64    `json:"uploaded_bytes"`
-	Evicted       int64    `json:"evicted"`
-	EvictedBytes  int64    `json:"evicted_bytes"`
-	Stayed        []Stayed `json:"stayed"`
+	Uploaded            int64    `json:"uploaded"` // segments
+	UploadedBytes       int64    `json:"uploaded_bytes"`
+	UploadedBefore      int64    `json:"uploaded_before"` // of what was to be evicted
+	UploadedBeforeBytes int64    `json:"uploaded_before_bytes"`
+	Evicted             int64    `json:"evicted"`
+	EvictedBytes        int64    `json:"evicted_bytes"`
+	EvictedBefore       int64    `json:"evicted_before"` // of the topics asked for
+	EvictedBeforeBytes  int64    `json:"evicted_before_bytes"`
+	Stayed              []Stayed `json:"stayed"`
 }
 
 // Stayed is what stayed local, by reason.

@@ -28,10 +28,12 @@ type Step struct {
 	Done, Total int64
 }
 
-// Result is what EvictNow did, and what it could not do.
+// Result is what EvictNow did or saw done, and what could not be done. Before counts
+// what needed nothing any more when the call began: the background is always at work.
 type Result struct {
-	Uploaded, Evicted Amount
-	Stayed            map[layout.Reason]Amount
+	Uploaded, Evicted             Amount
+	UploadedBefore, EvictedBefore Amount // in the store, of what was to be evicted; remote, of the topics asked for
+	Stayed                        map[layout.Reason]Amount
 }
 
 const (
@@ -118,6 +120,7 @@ func (r *request) collect(topics func(string) bool, all bool) {
 		}
 		rule := opt.Retention.For(topic)
 		segs := p.Segments()
+		r.gone(segs)
 		never := p.Reason()
 		if never == "" && !rule.Tiered {
 			never = ReasonOff
@@ -140,6 +143,15 @@ func (r *request) collect(topics func(string) bool, all bool) {
 	}
 }
 
+// gone counts what is remote already.
+func (r *request) gone(segs []tier.Segment) {
+	for _, s := range segs {
+		if s.State == tier.Remote || s.State == tier.Filling {
+			r.result.EvictedBefore.add(s.Record.Size)
+		}
+	}
+}
+
 func (r *request) sort(t *target, s tier.Segment, never layout.Reason) {
 	switch bytes := localSize(s); {
 	case s.State == tier.Quarantined:
@@ -150,7 +162,10 @@ func (r *request) sort(t *target, s tier.Segment, never layout.Reason) {
 	case s.Active:
 		r.stays(tier.ReasonActive, bytes)
 	default:
-		t.rest = append(t.rest, wanted{s.Start, s.File, bytes, s.State != tier.Local})
+		t.rest = append(t.rest, wanted{s.Start, s.File, bytes, s.Held()})
+		if s.Held() {
+			r.result.UploadedBefore.add(bytes)
+		}
 		r.total += bytes
 	}
 }

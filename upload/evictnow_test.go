@@ -83,6 +83,29 @@ func TestEvictNowAll(t *testing.T) {
 	})
 }
 
+func TestEvictNowBehindTheBackground(t *testing.T) {
+	bubble(t, func(w *world) {
+		w.fill("a-0", 3)
+		w.fill("b-0", 1)
+		w.checkpoint(everything)
+		w.open()
+		w.after(time.Second)
+		w.want("a-0", "uuul")
+		onlyA := func(topic string) bool { return topic == "a" }
+		r, err := w.b.EvictNow(w.t.Context(), onlyA, true, nil)
+		w.do(err)
+		three := Amount{3, 3 * segmentSize}
+		if r.Uploaded != (Amount{}) || r.UploadedBefore != three || r.Evicted != three || r.EvictedBefore != (Amount{}) {
+			t.Errorf("first: %+v", r)
+		}
+		r, err = w.b.EvictNow(w.t.Context(), onlyA, false, nil)
+		w.do(err)
+		if r.Uploaded != (Amount{}) || r.UploadedBefore != (Amount{}) || r.Evicted != (Amount{}) || r.EvictedBefore != three {
+			t.Errorf("again: %+v", r)
+		}
+	})
+}
+
 func TestEvictNowTopics(t *testing.T) {
 	bubble(t, func(w *world) {
 		w.fill("a-0", 1)

@@ -148,6 +148,8 @@ func (d *daemon) Evict(ctx context.Context, what admin.EvictRequest, progress fu
 	result := admin.EvictResult{
 		Uploaded: r.Uploaded.Segments, UploadedBytes: r.Uploaded.Bytes,
 		Evicted: r.Evicted.Segments, EvictedBytes: r.Evicted.Bytes,
+		UploadedBefore: r.UploadedBefore.Segments, UploadedBeforeBytes: r.UploadedBefore.Bytes,
+		EvictedBefore: r.EvictedBefore.Segments, EvictedBeforeBytes: r.EvictedBefore.Bytes,
 		Stayed: []admin.Stayed{},
 	}
 	for _, why := range slices.SortedFunc(maps.Keys(r.Stayed), cmp.Compare) {

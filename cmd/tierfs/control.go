@@ -119,8 +119,9 @@ func (p *program) evict(ctx context.Context, c *admin.Client, what admin.EvictRe
 	if err = errors.Join(err, bar.Exit()); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.stdout, "uploaded %d segments, %s\nevicted %d segments, %s\n",
-		result.Uploaded, size(result.UploadedBytes), result.Evicted, size(result.EvictedBytes))
+	fmt.Fprintf(p.stdout, "uploaded %s%s\nevicted %s%s\n",
+		segments(result.Uploaded, result.UploadedBytes), before(result.UploadedBefore, result.UploadedBeforeBytes),
+		segments(result.Evicted, result.EvictedBytes), before(result.EvictedBefore, result.EvictedBeforeBytes))
 	if len(result.Stayed) == 0 {
 		return nil
 	}
@@ -130,6 +131,16 @@ func (p *program) evict(ctx context.Context, c *admin.Client, what admin.EvictRe
 		fmt.Fprintf(table, "%s\t%d\t%s\n", s.Reason, s.Segments, size(s.Bytes))
 	}
 	return table.Flush()
+}
+
+func segments(n, bytes int64) string { return fmt.Sprintf("%d segments, %s", n, size(bytes)) }
+
+// before is what had been done when the command began, if anything had.
+func before(n, bytes int64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%s before)", segments(n, bytes))
 }
 
 // progress is a bar on stderr if that is a terminal, and nothing otherwise.

@@ -42,6 +42,9 @@ func TestLife(t *testing.T) {
 		if s := w.status(); s.Segments["remote"] != 3 || s.Segments["active"] != 1 || s.Bytes["remote"] == 0 || s.UploadLagBytes != 0 {
 			t.Errorf("got %+v", s)
 		}
+		if out := w.must("evict", "--all", w.source); !strings.Contains(out, "uploaded 0 segments, 0 B\nevicted 0 segments, 0 B (3 segments, ") {
+			t.Errorf("again: got %s", out)
+		}
 		w.readBack()
 	})
 	t.Run("ls", func(t *testing.T) { lsAfterEviction(t, w) })
