@@ -219,15 +219,17 @@ func (v *Volume) named(f *File, d Dir, name string) {
 
 // enter puts a segment into its partition, which is made if it is new.
 func (v *Volume) enter(f *File, d Dir, start uint64) {
-	path, err := v.pathOf(d.FD)
-	if err != nil {
-		v.log.Error("cannot name a directory, its segments are not tiered", "err", err)
-		return
-	}
-	p, err := v.partition(d, path)
-	if err != nil {
-		v.log.Error("partition is not tiered", "partition", path, "err", err)
-		return
+	p := v.partitionAt(d.Handle)
+	if p == nil {
+		path, err := v.pathOf(d.FD)
+		if err != nil {
+			v.log.Error("cannot name a directory, its segments are not tiered", "err", err)
+			return
+		}
+		if p, err = v.partition(d, path); err != nil {
+			v.log.Error("partition is not tiered", "partition", path, "err", err)
+			return
+		}
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()

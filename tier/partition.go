@@ -135,12 +135,18 @@ func (v *Volume) PartitionOf(path string) (*Partition, bool) {
 	return nil, false
 }
 
+// partitionAt returns the partition of a directory that is known to have one. The
+// caller holds no lock.
+func (v *Volume) partitionAt(dir handle.Handle) *Partition {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.partitions[dir]
+}
+
 // partition returns the partition of a directory, made when it is new. The caller
 // holds no lock.
 func (v *Volume) partition(d Dir, path string) (*Partition, error) {
-	v.mu.RLock()
-	p := v.partitions[d.Handle]
-	v.mu.RUnlock()
+	p := v.partitionAt(d.Handle)
 	if p != nil {
 		return p, nil
 	}

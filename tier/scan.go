@@ -3,7 +3,10 @@ package tier
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -43,7 +46,14 @@ type unmarked struct {
 }
 
 // names of one visible file below.
-type names struct{ local, remote, uploaded bool }
+type names struct {
+	local, remote, uploaded bool
+	rec                     *marker.Record // of the remote one, if it was read and is valid
+}
+
+// scanReaders is how many records are read at once: a disk that has to be asked
+// answers many as fast as one.
+const scanReaders = 16
 
 func (v *Volume) scan(ctx context.Context) error {
 	s := &scanner{v: v, ctx: ctx, buried: map[uploadKey]bool{}, live: map[uploadKey]bool{}}
@@ -180,10 +190,48 @@ func (s *scanner) files(fd int, path string, files map[string]*names) error {
 		return fmt.Errorf("handle of %q: %w", path, err)
 	}
 	d := Dir{fd, h}
+	s.readRecords(d, files)
 	for name, n := range files {
+		if s.plain(name, *n) {
+			continue
+		}
 		if err := s.file(d, path, name, *n); err != nil {
 			return fmt.Errorf("%s: %w", join(path, name), err)
 		}
 	}
 	return nil
+}
+
+// plain reports whether a name is that of a file beside a segment, such as its
+// index, of which nothing is known before the broker looks it up.
+func (s *scanner) plain(name string, n names) bool {
+	rules := s.v.Layout()
+	if rules == nil || !n.local || n.remote || n.uploaded {
+		return false
+	}
+	_, suffix, ok := segment.ParseStem(name)
+	return ok && slices.Contains(rules.SideSuffixes(), suffix)
+}
+
+// readRecords reads the records of a directory's remote segments. What cannot be
+// read is looked at again, when it is that file's turn.
+func (s *scanner) readRecords(d Dir, files map[string]*names) {
+	var of []string
+	for name, n := range files {
+		if n.remote {
+			of = append(of, name)
+		}
+	}
+	var next atomic.Int64
+	var readers sync.WaitGroup
+	for range min(scanReaders, len(of)) {
+		readers.Go(func() {
+			for i := next.Add(1) - 1; int(i) < len(of) && s.ctx.Err() == nil; i = next.Add(1) - 1 {
+				if rec, err := marker.Read(d.FD, remoteName(of[i])); err == nil {
+					files[of[i]].rec = &rec
+				}
+			}
+		})
+	}
+	readers.Wait()
 }

@@ -17,7 +17,7 @@ func (s *scanner) file(d Dir, path, name string, n names) error {
 	case n.local && n.remote:
 		return s.twins(d, path, name, n)
 	case n.remote:
-		return s.remote(d, path, name, n.uploaded)
+		return s.remote(d, path, name, n)
 	case !n.local:
 		return s.leftover(d, name)
 	}
@@ -79,7 +79,7 @@ func (s *scanner) explained(rec marker.Record) bool {
 
 // remote enters a file whose name below is N.remote: a marker, or an eviction or a
 // rehydration that a crash interrupted.
-func (s *scanner) remote(d Dir, path, name string, uploaded bool) error {
+func (s *scanner) remote(d Dir, path, name string, n names) error {
 	v := s.v
 	below := remoteName(name)
 	f, unlock, err := s.lock(d, below)
@@ -87,18 +87,18 @@ func (s *scanner) remote(d Dir, path, name string, uploaded bool) error {
 		return err
 	}
 	defer unlock()
-	rec, err := marker.Read(d.FD, below)
+	rec, err := n.record(d, below)
 	switch {
 	case err == nil && s.explained(rec):
 		f.state, f.rec = Remote, rec
 		s.live[keyOf(rec)] = true
-		if err = s.unbury(rec); err == nil && uploaded {
+		if err = s.unbury(rec); err == nil && n.uploaded {
 			err = s.settleRecord(d, name, rec)
 		}
 	case err == nil:
 		s.quarantine(f, path, name, "its record is of an unknown partition")
 		err = nil
-	case uploaded:
+	case n.uploaded:
 		err = s.unfinished(d, path, name, f)
 	default:
 		s.unmarked = append(s.unmarked, unmarked{d.Handle, path, name, err})
@@ -109,6 +109,14 @@ func (s *scanner) remote(d Dir, path, name string, uploaded bool) error {
 	}
 	v.named(f, d, name)
 	return nil
+}
+
+// record is that of the remote file.
+func (n names) record(d Dir, below string) (marker.Record, error) {
+	if n.rec != nil {
+		return *n.rec, nil
+	}
+	return marker.Read(d.FD, below)
 }
 
 // unbury removes the tombstone of an upload that a valid marker names: it was

@@ -17,7 +17,7 @@ var floors = [][]string{
 	{"objstore/dirstore", "objstore/s3", "objstore/sim"},
 	{"objstore/backend"},
 	{"marker"},
-	{"chunkcache"},
+	{"chunkcache", "tier/tiertest"},
 	{"tier"},
 	{"upload", "fs"},
 	{"config"},
@@ -41,4 +41,4 @@ var onlyFor = map[string][]string{
 }
 
 // testOnly names the packages that exist for tests: nothing that is linked into the daemon imports them.
-var testOnly = []string{"segment/segmenttest", "objstore/storetest", "objstore/s3/s3test"}
+var testOnly = []string{"segment/segmenttest", "objstore/storetest", "objstore/s3/s3test", "tier/tiertest"}
