@@ -28,6 +28,7 @@ const (
 	ReasonUploaded layout.Reason = "uploaded already"
 	ReasonWriting  layout.Reason = "being written"
 	ReasonTooLarge layout.Reason = "larger than a single object may be"
+	ReasonNoPlace  layout.Reason = "a directory stands where its record belongs"
 )
 
 const (

@@ -33,13 +33,18 @@ func (u *Upload) openBeside(s Segment) error {
 	return nil
 }
 
+// openSideFile opens one of them. What is no regular file is none of the broker's: it
+// is left out, and never waited for.
 func (u *Upload) openSideFile(dir int, stem, suffix string) error {
 	name := stem + suffix
-	fd, err := openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
+	fd, err := openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT):
 		return nil
-	}
-	if err != nil {
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO): // a symbolic link, a socket
+		u.v.log.Warn("a file beside a segment is no regular file; it is not uploaded", "file", name)
+		return nil
+	case err != nil:
 		return err
 	}
 	u.fds = append(u.fds, fd)
@@ -47,7 +52,11 @@ func (u *Upload) openSideFile(dir int, stem, suffix string) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return pathError("stat", name, err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size == 0 || st.Size > maxSideFile {
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		u.v.log.Warn("a file beside a segment is no regular file; it is not uploaded", "file", name)
+		return nil
+	}
+	if st.Size == 0 || st.Size > maxSideFile {
 		return nil
 	}
 	body, err := objstore.NewBody(fdReader(fd), st.Size)

@@ -45,6 +45,9 @@ func (v *Volume) Prove(ctx context.Context, p *Partition, s Segment) (_ *Proof, 
 	if u.changes, settled = s.File.settled(); !settled {
 		return nil, refuse(ReasonWriting)
 	}
+	if err := u.placeForRecord(); err != nil {
+		return nil, err
+	}
 	log, err := u.openLog()
 	if err != nil {
 		return nil, err
@@ -108,6 +111,25 @@ func (u *Upload) barred() layout.Reason {
 		return ReasonUploaded
 	}
 	return ""
+}
+
+// placeForRecord fails with a [*Refused] if the record could not be written where it
+// belongs: then the segment would be put again and again.
+func (u *Upload) placeForRecord() error {
+	dir, err := u.v.openDir(u.p.dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	var st unix.Stat_t
+	err = fstatat(dir, uploadedName(u.home.name), &st)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return refuse(ReasonNoPlace)
+	}
+	return err
 }
 
 // besideFile tells whether a file beside a segment is still the one that was read.
