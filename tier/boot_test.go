@@ -65,6 +65,11 @@ func TestBadMarkers(t *testing.T) {
 			if _, err := w.content(w.dir("t-0"), name(start)); err == nil {
 				t.Error("reads of a quarantined segment succeed")
 			}
+			if e, err := w.v.Lookup(w.dir("t-0"), name(start)); err != nil || e.Stat.Size == 0 {
+				t.Errorf("it looks empty: a read would end at once, without an error (%v)", err)
+			} else {
+				e.File.Release()
+			}
 			w.retireAll()
 			if len(w.logObjects()) != 1 {
 				t.Error("its object is gone")

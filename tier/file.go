@@ -152,6 +152,9 @@ func (f *File) Stat(fd int, st *unix.Stat_t) error {
 // show turns the attributes below into the broker's. The caller has held mu since
 // before it read them.
 func (f *File) show(st *unix.Stat_t) {
+	if f.state == Quarantined && st.Size == 0 {
+		st.Size = marker.Size // a read of nothing would succeed, and the kernel does not even ask
+	}
 	if !f.state.readRemotely() {
 		return
 	}
