@@ -23,7 +23,7 @@ var floors = [][]string{
 	{"config"},
 	{"admin"},
 	{"cmd/tierfs"},
-	{"integration/child"},
+	{"integration/child", "integration/proxy"},
 	{"integration/daemon", "integration/kafka"},
 	{"integration/rig"},
 	{"integration", "integration/bench", "integration/demo"},
