@@ -13,6 +13,7 @@ need javac openjdk-17-jdk-headless
 need java openjdk-17-jdk-headless
 need mvn maven
 need fio fio
+need strace strace
 [ -e /usr/include/stdlib.h ] || missing+=(libc6-dev)
 
 if [ ${#missing[@]} -gt 0 ]; then
@@ -22,7 +23,7 @@ if [ ${#missing[@]} -gt 0 ]; then
   apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "${missing[@]}"
 fi
 
-for command in gcc javac java mvn fio; do
+for command in gcc javac java mvn fio strace; do
   command -v "$command" >/dev/null 2>&1 || { echo "$command is missing and no package brought it" >&2; exit 1; }
 done
 [ -c /dev/fuse ] || { echo "/dev/fuse is missing: this kernel or container has no FUSE" >&2; exit 1; }

@@ -209,3 +209,42 @@ func TestRenameOfTheOtherNameWhileFilling(t *testing.T) {
 		}
 	}
 }
+
+// Whichever of its names comes first.
+func TestCrashWhileALinkedSegmentIsEmptied(t *testing.T) {
+	emptied := func(w *world) error { return w.mutate(w.dir("t-0"), first(w), Mutation{Kind: Truncate}, truncate(0)) }
+	prepare := func(t *testing.T, order int) *world {
+		w := newWorld(t, 3)
+		_, f := linkedRemote(w)
+		if order > 0 {
+			slices.Reverse(f.links)
+		}
+		return w
+	}
+	for order := range 2 {
+		w := prepare(t, order)
+		var steps []string
+		w.step = func(s string) { steps = append(steps, s) }
+		w.do(emptied(w))
+		for i, step := range steps {
+			t.Run(fmt.Sprint(order, " ", i, " ", step), func(t *testing.T) {
+				w := prepare(t, order)
+				w.crashAt(i, func() { _ = emptied(w) })
+				for range 2 {
+					w.reopen()
+					d := w.dir("t-0")
+					log, err := w.content(d, first(w))
+					w.do(err)
+					if len(log) > 0 {
+						w.wantContent(d, first(w), w.logs[w.starts[0]])
+					}
+					w.wantContent(d, "backup", log)
+				}
+				w.retireAll()
+				if got, want := w.logObjects(), w.liveObjects(); !slices.Equal(got, want) {
+					t.Errorf("the store has %v, named are %v", got, want)
+				}
+			})
+		}
+	}
+}

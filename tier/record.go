@@ -42,6 +42,32 @@ func recordTimes(dir int, name string) (times, error) {
 	return timesOf(&st), err
 }
 
+// firmMarker ends what a predecessor began that was killed when it had written the
+// record into the inode: the file gets its times back, and is durable. Until then
+// the record beside it is needed.
+func firmMarker(d Dir, name string) error {
+	fd, err := openat(d.FD, remoteName(name), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return pathError("stat", remoteName(name), err)
+	}
+	kept, err := recordTimes(d.FD, name)
+	if err != nil {
+		return err
+	}
+	// The record may be the one that has yet to get them: then it is the newer one.
+	if own := timesOf(&st); kept[1].Nano() < own[1].Nano() {
+		if err := putBack(fd, kept); err != nil {
+			return err
+		}
+	}
+	return durable.SyncFile(fd)
+}
+
 // markRemote writes the record into the file's own inode, which loses its bytes
 // and has the given times afterwards. It tells whether the bytes are gone, also
 // when it fails. The caller holds the file's lock exclusively.

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tierfs/tierfs/durable"
 	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/marker"
 )
@@ -281,7 +282,7 @@ func (v *Volume) cleared(dst *locked, newBelow string, record bool) {
 		return
 	}
 	f := dst.file
-	if f.state.remoteNamed() {
+	if f.state.remoteNamed() && v.firm(dst.dir) {
 		if dst.below != newBelow {
 			v.discard(dst.dir.FD, dst.below)
 		}
@@ -290,6 +291,16 @@ func (v *Volume) cleared(dst *locked, newBelow string, record bool) {
 		}
 	}
 	v.unnamed(f, dst.link())
+}
+
+// firm makes a rename durable before what stood by the old names is discarded; if
+// it cannot, the next start discards that.
+func (v *Volume) firm(d Dir) bool {
+	err := durable.SyncDir(d.FD)
+	if err != nil {
+		v.log.Warn("leftovers of a rename stay until the next start", "err", err)
+	}
+	return err == nil
 }
 
 // discard removes a name that means nothing any more; one that stays is found and
@@ -307,7 +318,9 @@ func (v *Volume) moveRecord(src *locked, nd Dir, newName string) {
 	f := src.file
 	old := uploadedName(src.name)
 	if f.state == Filling {
-		v.discard(src.dir.FD, old) // its copy stands at the new place already
+		if v.firm(nd) && (nd.Handle == src.dir.Handle || v.firm(src.dir)) {
+			v.discard(src.dir.FD, old) // its copy stands at the new place already
+		}
 		return
 	}
 	err := v.step("rename:record", func() error {

@@ -45,8 +45,8 @@ func (s *scanner) settle(d Dir, u unmarked) error {
 	f.addLink(link{d.Handle, u.name})
 	switch {
 	case f.state == Remote:
-	case f.state == Uploaded:
-		err = v.localName("boot:back", f, Uploaded)
+	case f.state == Uploaded, f.state == Local && len(f.links) > 1: // the other name is its own already
+		err = v.localName("boot:back", f, f.state)
 	default:
 		s.quarantine(f, u.path, u.name, u.cause.Error())
 	}

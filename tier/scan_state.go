@@ -135,6 +135,9 @@ func (s *scanner) settleRecord(d Dir, name string, rec marker.Record) error {
 	if err == nil && keyOf(beside) != keyOf(rec) {
 		return s.v.buryMarker("boot:tombstone", d.FD, uploadedName(name), beside)
 	}
+	if err := firmMarker(d, name); err != nil {
+		return err
+	}
 	return s.v.step("boot:record", func() error { return durable.Unlink(d.FD, uploadedName(name)) })
 }
 
@@ -161,14 +164,17 @@ func (s *scanner) unfinished(d Dir, path, name string, f *File) error {
 	f.addLink(f.home)
 	s.live[keyOf(rec)] = true
 	whole, err := hasBytes(s.ctx, fd, rec)
+	if err == nil && whole {
+		// Who was killed may not have come to its fsync.
+		if err = putBack(fd, kept); err == nil {
+			err = durable.SyncFile(fd)
+		}
+	}
 	if err != nil && !errors.Is(err, unix.EIO) {
 		return err
 	}
-	if whole {
+	if whole && err == nil {
 		v.log.Info("an eviction is undone: the local copy is whole", "segment", join(path, name))
-		if err := putBack(fd, kept); err != nil {
-			return err
-		}
 		if err := v.localName("boot:back", f, Uploaded); err != nil || !s.buried[keyOf(rec)] {
 			return err
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/marker"
 )
 
 var longAgo = time.Unix(1600000000, 0)
@@ -170,4 +172,23 @@ func TestTimesSetOnTheWay(t *testing.T) {
 		w.do(w.evict("t-0", w.starts[0]))
 		w.wantModified(want)
 	})
+}
+
+// The kill comes when the record is in the inode, and the times are not.
+func TestTimesOverAKillBehindTheRecord(t *testing.T) {
+	{
+		w, f := aged(t)
+		rec, _ := f.Record()
+		d := w.dir("t-0")
+		w.do(writeRecord(d.FD, first(w), rec, times{unix.NsecToTimespec(longAgo.UnixNano()), unix.NsecToTimespec(longAgo.UnixNano())}))
+		w.do(os.Chtimes(filepath.Join(w.path, "t-0", remoteName(first(w))), time.Now(), time.Now()))
+		w.reopen()
+		w.wantModified(longAgo)
+		w.wantState("t-0", w.starts[0], Remote)
+	}
+	w, f := aged(t) // a rehydration that came as far as a record without times
+	rec, _ := f.Record()
+	w.do(marker.Write(w.dir("t-0").FD, uploadedName(first(w)), rec))
+	w.reopen()
+	w.wantModified(longAgo)
 }

@@ -137,7 +137,11 @@ func (v *Volume) dropFilling(l *locked) error {
 	if len(f.links) > 0 {
 		return nil
 	}
-	if err := v.buryMarker("unlink:tombstone", l.dir.FD, uploadedName(l.name), f.rec); err != nil {
+	err := durable.SyncDir(l.dir.FD)
+	if err == nil {
+		err = v.buryMarker("unlink:tombstone", l.dir.FD, uploadedName(l.name), f.rec)
+	}
+	if err != nil {
 		v.log.Error("a record stays beside nothing until the next start", "segment", l.name, "err", err)
 	}
 	return nil
@@ -185,8 +189,12 @@ func (v *Volume) forgetObject(step string, f *File) error {
 func (v *Volume) stay(f *File) error { return v.localName("evict:back", f, Uploaded) }
 
 // localName gives a file whose inode has its bytes its own name back, in every
-// place where it has one.
+// place where it has one. The name that the record stands beside comes first: as
+// long as it is N.remote, a start may make the inode a marker under all names.
 func (v *Volume) localName(step string, f *File, state State) error {
+	if i := slices.Index(f.links, f.home); i > 0 {
+		f.links[0], f.links[i] = f.links[i], f.links[0]
+	}
 	for _, l := range f.links {
 		if err := v.step(step, func() error { return v.renameBack(f, l) }); err != nil {
 			return err
