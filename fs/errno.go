@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -120,13 +121,15 @@ func (f *fileSystem) changeStatus(op string, n *node, err error) fuse.Status {
 	return f.status(op, n, err)
 }
 
-// storeStatus is status for bytes that come from the store: whatever went wrong
+// coldStatus is status for bytes that come from the store: whatever went wrong
 // there, the broker is told EIO; EINTR is for a caller that is being killed.
-func (f *fileSystem) storeStatus(op string, n *node, err error) fuse.Status {
+func (f *fileSystem) coldStatus(op string, r coldRead, err error) fuse.Status {
 	if errnoOf(err) == unix.EINTR {
 		return fuse.EINTR
 	}
-	f.logFailure(op, n, err)
+	if !f.cold.failed(op, r, err, time.Now()) {
+		f.logFailure(op, r.node, err)
+	}
 	return fuse.EIO
 }
 

@@ -105,14 +105,14 @@ func TestChangeStatus(t *testing.T) {
 }
 
 // Whatever the store says, a broker that reads is told EIO.
-func TestStoreStatus(t *testing.T) {
+func TestColdStatus(t *testing.T) {
 	f := unmounted(t)
 	for _, err := range []error{unix.ENOENT, unix.ENOSPC, io.EOF, objstore.ErrAuth, tier.ErrUnavailable} {
-		if got := f.storeStatus("read", nil, err); unix.Errno(got) != unix.EIO {
+		if got := f.coldStatus("read", coldRead{}, err); unix.Errno(got) != unix.EIO {
 			t.Errorf("%v: got %v", err, got)
 		}
 	}
-	if got := f.storeStatus("read", nil, context.Canceled); unix.Errno(got) != unix.EINTR {
+	if got := f.coldStatus("read", coldRead{}, context.Canceled); unix.Errno(got) != unix.EINTR {
 		t.Errorf("caller killed: got %v", got)
 	}
 }

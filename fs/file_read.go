@@ -33,11 +33,22 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (
 	}
 	req := f.request(cancel, in.Pid)
 	defer req.stop()
-	n, err := readRemote(req, src, buf, int64(in.Offset))
-	if err != nil {
-		return nil, f.storeStatus("read", o.node, err)
+	n, code := f.readCold("read", req, o.node, src, buf, int64(in.Offset))
+	if !code.Ok() {
+		return nil, code
 	}
 	return fuse.ReadResultData(buf[:n]), fuse.OK
+}
+
+// readCold is readRemote for a request: what fails is logged, and is an EIO.
+func (f *fileSystem) readCold(op string, req *request, n *node, src tier.Source, p []byte, off int64) (int, fuse.Status) {
+	read := coldRead{n, off, len(p)}
+	done, err := readRemote(req, src, p, off)
+	if err != nil {
+		return 0, f.coldStatus(op, read, err)
+	}
+	f.cold.worked(read, time.Now())
+	return done, fuse.OK
 }
 
 // readFull reads at off until p is full or the file ends.

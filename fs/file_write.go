@@ -171,9 +171,5 @@ func (f *fileSystem) copyRead(req *request, from *openFile, buf []byte, off int6
 		n, err := readFull(from.fd, buf, off)
 		return n, f.status("copy_file_range", from.node, err)
 	}
-	n, err := readRemote(req, src, buf, off)
-	if err != nil {
-		return 0, f.storeStatus("copy_file_range", from.node, err)
-	}
-	return n, fuse.OK
+	return f.readCold("copy_file_range", req, from.node, src, buf, off)
 }

@@ -29,6 +29,7 @@ type fileSystem struct {
 	fuseFD   int             // open while any request is in flight
 	log      *slog.Logger
 	failures *rate.Sometimes
+	cold     *coldLog
 	metrics  *metrics.Fuse
 
 	rootMu   sync.Mutex
@@ -53,6 +54,7 @@ func newFileSystem(ctx context.Context, opt Options) (*fileSystem, error) {
 		fuseFD:   -1,
 		log:      opt.Log,
 		failures: &rate.Sometimes{First: 10, Interval: time.Second},
+		cold:     &coldLog{log: opt.Log},
 		metrics:  opt.Metrics,
 		rootAttr: opt.RootAttr,
 		setRoot:  opt.SetRootAttr,

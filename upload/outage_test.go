@@ -37,6 +37,10 @@ func TestStallShowsBehindRetries(t *testing.T) {
 		if s := w.b.Status(); s.Stalled || s.LagBytes != 0 {
 			t.Errorf("after the outage: %+v", s)
 		}
+		log := w.logs.String() // one line for all partitions at once, one after a minute, one when it is over
+		if failed, again := strings.Count(log, "upload failed"), strings.Count(log, "uploads work again"); failed != 2 || again != 1 {
+			t.Errorf("%d lines about failures, %d about their end:\n%s", failed, again, log)
+		}
 	})
 }
 

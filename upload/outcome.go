@@ -48,15 +48,15 @@ func (u *uploader) succeeded(r result) {
 	opt := &u.b.opt
 	size := r.record.Size
 	opt.Metrics.Uploaded(r.took.Seconds(), size)
-	log := opt.Log.Debug
 	u.mu.Lock()
-	if r.l.failures > 0 {
-		log = opt.Log.Info
-	}
+	over := u.trouble
 	r.l.recovered()
 	u.trouble = trouble{}
 	u.mu.Unlock()
-	log("uploaded", "partition", r.a.p.Path(), "segment", r.a.s.Name(), "bytes", size, "took", r.took)
+	if over.said {
+		opt.Log.Info("uploads work again", "failed", over.failures)
+	}
+	opt.Log.Debug("uploaded", "partition", r.a.p.Path(), "segment", r.a.s.Name(), "bytes", size, "took", r.took)
 }
 
 // rejects leaves a segment alone until it changes. label is for the metric.
@@ -92,12 +92,19 @@ func (u *uploader) failed(r result) {
 	}
 	failures := l.failures
 	say := failures == 1 || now.Sub(l.logged) >= logEvery
+	if r.store && u.trouble.failures > 1 { // one line for all partitions
+		say = now.Sub(u.logged) >= logEvery
+	}
 	if say {
 		l.logged = now
+		if r.store {
+			u.logged, u.trouble.said = now, true
+		}
 	}
+	all := u.trouble.failures
 	u.mu.Unlock()
 	if say {
-		opt.Log.Warn("upload failed; it is tried again", "partition", r.a.p.Path(), "segment", r.a.s.Name(), "failures", failures, "err", r.err)
+		opt.Log.Warn("upload failed; it is tried again", "partition", r.a.p.Path(), "segment", r.a.s.Name(), "failures", failures, "of_all", all, "err", r.err)
 	}
 }
 

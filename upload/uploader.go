@@ -45,12 +45,14 @@ type uploader struct {
 	backlog int
 	held    int
 	trouble trouble
+	logged  time.Time // the last line about trouble
 }
 
 // trouble is a store that fails: uploads then try one at a time, with a pause.
 type trouble struct {
 	failures int // in a row, over all lanes
 	until    time.Time
+	said     bool // there is a line about it in the log
 }
 
 func newUploader(b *Background) *uploader {
