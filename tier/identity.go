@@ -75,7 +75,7 @@ func (v *Volume) Identity() Identity {
 }
 
 func (v *Volume) loadIdentity() error {
-	err := readJSON(v.dirs.base, volumeFile, &v.id)
+	err := v.readState(volumeFile, &v.id, "restore it from a backup")
 	if errors.Is(err, fs.ErrNotExist) {
 		err = v.mint()
 	}
@@ -100,7 +100,15 @@ func (id Identity) valid() bool {
 	return err == nil && len(id.ID) == 32 && ValidName(id.Name)
 }
 
+// mint makes the identity of a volume that has none. One that has partitions had
+// one: a new one would leave their objects without an owner.
 func (v *Volume) mint() error {
+	switch names, err := readNames(v.dirs.partitions); {
+	case err != nil:
+		return err
+	case len(names) > 0:
+		return fmt.Errorf("%s/%s is missing, and %[1]s/partitions is not empty; restore it from a backup", stateDir, volumeFile)
+	}
 	id := randomHex(16)
 	name := v.opt.Name
 	if name == "" {
@@ -116,7 +124,8 @@ func (v *Volume) mint() error {
 // raiseEpoch picks this mount's epoch. It becomes durable with the claim: a mount
 // that claims nothing leaves no trace, and a full disk does not stop one.
 func (v *Volume) raiseEpoch() error {
-	if err := readJSON(v.dirs.base, epochFile, &v.id.previous); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	remedy := "restore it from a backup, or remove it and mount with --take-ownership"
+	if err := v.readState(epochFile, &v.id.previous, remedy); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	v.setEpoch(v.id.previous.Epoch + 1)
@@ -162,7 +171,7 @@ func (v *Volume) instance() (string, error) {
 // first SetRootAttr they are those of the directory itself.
 func (v *Volume) RootAttr() (RootAttr, error) {
 	var a RootAttr
-	err := readJSON(v.dirs.base, rootFile, &a)
+	err := v.readState(rootFile, &a, "restore it from a backup, or remove it and set mode and owner of the mount's root anew")
 	if !errors.Is(err, fs.ErrNotExist) {
 		return a, err
 	}
@@ -207,12 +216,22 @@ func (v *Volume) loadRegistry() error {
 			continue
 		}
 		var e registryEntry
-		if err := readJSON(v.dirs.partitions, name, &e); err != nil {
-			return err
+		if err = readJSON(v.dirs.partitions, name, &e); err == nil && !e.of(inc) {
+			err = fmt.Errorf("it has the prefix %q", e.Prefix)
+		}
+		if err != nil {
+			v.log.Error("an entry of the registry cannot be read: what it explains is quarantined until it is restored from a backup",
+				"file", stateDir+"/partitions/"+name, "err", err)
+			continue
 		}
 		v.registry[inc] = e
 	}
 	return nil
+}
+
+// of reports whether this can be what register wrote for an incarnation.
+func (e registryEntry) of(inc marker.Incarnation) bool {
+	return strings.HasSuffix("/"+e.Prefix, "/"+inc.String())
 }
 
 // register mints an incarnation for a partition: the registry first, so that a
@@ -263,6 +282,16 @@ func (v *Volume) key(rec marker.Record, suffix string) (string, error) {
 		return "", fmt.Errorf("%w: incarnation %s is not in the registry", ErrQuarantined, rec.Incarnation)
 	}
 	return fmt.Sprintf("%s/%020d-%s%s", e.Prefix, rec.Start, rec.UploadID, suffix), nil
+}
+
+// readState reads one of the volume's own files. What is wrong with it is said
+// together with what to do.
+func (v *Volume) readState(name string, into any, remedy string) error {
+	err := readJSON(v.dirs.base, name, into)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return fmt.Errorf("%s/%s cannot be read: %w; %s", stateDir, name, err, remedy)
 }
 
 func readJSON(dir int, name string, into any) error {

@@ -289,10 +289,15 @@ func TestRmdirDuringTheFirstUpload(t *testing.T) {
 // can be uploaded later.
 func TestCommitFails(t *testing.T) {
 	w := newWorld(t, 2)
-	w.mkdir("t-0/" + uploadedName(name(0)))
+	w.step = func(s string) {
+		if s == "upload:record" { // earlier it would not be put at all
+			w.mkdir("t-0/" + uploadedName(name(0)))
+		}
+	}
 	if err := w.upload("t-0", 0); err == nil {
 		t.Fatal("the upload succeeded")
 	}
+	w.step = nil
 	w.wantState("t-0", 0, Local)
 	if len(w.v.Tombstones()) != 1 || len(w.below(".tierfs/intents")) != 0 {
 		t.Errorf("tombstones %v, intents %v", w.v.Tombstones(), w.below(".tierfs/intents"))
