@@ -221,6 +221,7 @@ func check(t *testing.T, w *world, op operation) {
 	w.step = nil
 	w.close()
 	w.open()
+	w.brokerStarts()
 	w.do(w.v.CheckOwner(t.Context()))
 	d := w.dir("t-0")
 	wantOneOf(t, w, d, op.after(w))

@@ -33,6 +33,7 @@ func TestLinkOfRemote(t *testing.T) {
 	w.wantContent(d, "backup", w.logs[start])
 	w.retireAll()
 	w.reopen()
+	w.brokerStarts()
 	d = w.dir("t-0")
 	w.wantContent(d, "backup", w.logs[start])
 	w.do(w.mutate(d, "backup", Mutation{Kind: Write}, overwrite(0, w.logs[start][:4])))
@@ -158,6 +159,7 @@ func TestRecordsOfFillingSegments(t *testing.T) {
 		}
 		w.do(os.Truncate(filepath.Join(w.path, "t-0", remoteName(second(w))), 100)) // not all bytes, really
 		w.reopen()
+		w.brokerStarts()
 		w.retireAll()
 		if got, want := w.logObjects(), w.liveObjects(); !slices.Equal(got, want) {
 			t.Errorf("the store has %v, named are %v", got, want)

@@ -234,6 +234,7 @@ func (v *Volume) enter(f *File, d Dir, start uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	p.set(start, f)
+	p.mended(start)
 }
 
 // look notices names that mean that a partition is never tiered.
@@ -267,6 +268,10 @@ func (v *Volume) unnamed(f *File, l link) {
 		if p := v.partitions[l.dir]; p != nil {
 			p.unset(start, f)
 		}
+	}
+	v.mayMend(l)
+	if f.state == Quarantined {
+		v.unwait()
 	}
 	v.recountLocked(f)
 }

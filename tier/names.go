@@ -15,6 +15,7 @@ const (
 	remoteSuffix   = ".remote"
 	uploadedSuffix = ".uploaded"
 	logSuffix      = ".log"
+	indexSuffix    = ".index" // while the layout is not known
 )
 
 // Hidden reports whether a name does not exist through the mount: it cannot be

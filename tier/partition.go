@@ -37,6 +37,9 @@ type Partition struct {
 	// held; turns counts what may have made it wrong.
 	floor int
 	turns int
+	holes map[uint64]hole     // by start offset
+	kept  map[uint64]struct{} // holes beside which a record was kept at boot
+	gone  map[uint64]struct{} // start offsets of segments that the broker took away, while their indexes may stay
 }
 
 // partitionState is the content of the hidden file in a partition's directory.
@@ -190,6 +193,8 @@ func (p *Partition) set(start uint64, f *File) {
 	} else {
 		p.segments = slices.Insert(p.segments, i, segmentEntry{start, f})
 	}
+	delete(p.gone, start)
+	delete(p.kept, start)
 	p.lower(i)
 	p.v.markDirty(p)
 }
@@ -205,6 +210,7 @@ func (p *Partition) lower(i int) {
 func (p *Partition) unset(start uint64, f *File) {
 	if i, ok := p.find(start); ok && p.segments[i].file == f {
 		p.segments = slices.Delete(p.segments, i, i+1)
+		p.went(start)
 		if p.turns++; i < p.floor {
 			p.floor--
 		}
@@ -281,60 +287,10 @@ func (v *Volume) moved(oldPath, newPath string) {
 		p.path = newPath + rest
 		p.classify()
 		v.markDirty(p)
-	}
-}
-
-// decideLayout takes the configured layout, or looks for signs of a broker.
-func (v *Volume) decideLayout() error {
-	kind := v.opt.Layout
-	if kind == "" {
-		var ok bool
-		if kind, ok = layout.Detect(v.visibleNames); !ok {
-			return nil
+		if len(p.holes) > 0 {
+			v.unwait() // in a directory on its way out there is none
 		}
 	}
-	rules, err := layout.New(kind, v.opt.QuietTime)
-	if err != nil {
-		return err
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.rules = rules
-	for _, p := range v.partitions {
-		p.classify()
-		v.markDirty(p)
-	}
-	return nil
-}
-
-// Layout is the volume's layout, nil while it is undecided.
-func (v *Volume) Layout() layout.Rules {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	return v.rules
-}
-
-// visibleNames lists a directory of the volume as the broker sees it.
-func (v *Volume) visibleNames(dir string) ([]string, error) {
-	if dir == "" {
-		dir = "."
-	}
-	fd, err := unix.Openat(v.root, dir, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
-	names, err := readNames(fd)
-	if err != nil {
-		return nil, err
-	}
-	out := names[:0]
-	for _, n := range names {
-		if vis, ok := Visible(n); ok {
-			out = append(out, vis)
-		}
-	}
-	return out, nil
 }
 
 // Bounds reads what the broker's checkpoints allow.

@@ -25,6 +25,7 @@ func (v *Volume) Rename(od Dir, oldName string, nd Dir, newName string, flags ui
 	}
 	err := v.rename(od, oldName, nd, newName, flags)
 	if err == nil {
+		v.buryKept(od, oldName)
 		v.sign(newName)
 	}
 	return err
@@ -354,6 +355,7 @@ func (v *Volume) movedName(f *File, old link, nd Dir, newName string) {
 			p.unset(start, f)
 		}
 	}
+	v.mayMend(old)
 	v.mu.Unlock()
 	f.moveLink(old, link{nd.Handle, newName})
 	v.named(f, nd, newName)

@@ -43,21 +43,21 @@ func (v *Volume) Due(now time.Time, limit int) (due []Tombstone, next time.Time)
 
 // Retire deletes the objects of tombstones whose grace is over, and then the
 // tombstones. It deletes nothing that a marker or an open handle names, nothing of
-// a partition with a quarantined segment, and nothing at all unless the store
+// a partition with a hole or a quarantined segment, and nothing at all unless the store
 // still says that this mount owns the volume. It returns how many uploads went. One
 // that the store refuses to delete is left for later, and stops no other.
 func (v *Volume) Retire(ctx context.Context, due []Tombstone) (int, error) {
-	use := v.inUse()
+	use := v.inUse(due)
 	var ready []doomed
 	for _, t := range due {
 		if use.names(t.Record) {
-			v.postpone(t, usedPause)
+			v.postpone(t, usedPause, use.holdsBack(t.Record))
 			continue
 		}
 		keys, err := v.keysOf(t.Record)
 		if err != nil {
 			v.log.Error("a tombstone names no known partition", "tombstone", t.name, "err", err)
-			v.postpone(t, usedPause)
+			v.postpone(t, usedPause, false)
 			continue
 		}
 		ready = append(ready, doomed{t, keys})
@@ -125,7 +125,7 @@ func (v *Volume) deleteObjects(ctx context.Context, all []doomed) (gone []doomed
 		refused++
 		v.opt.Metrics.RetireRefused()
 		v.log.Warn("the store refuses to delete the objects of an upload", "object", d.keys[len(d.keys)-1], "err", err)
-		v.postpone(d.Tombstone, refusedPause)
+		v.postpone(d.Tombstone, refusedPause, false)
 	}
 	return gone, nil
 }
@@ -159,18 +159,24 @@ func (v *Volume) suffixes(inc marker.Incarnation) []string {
 // use is what the records of a volume name.
 type use struct {
 	live map[uploadKey]bool // by a marker or an open handle
-	// waits are incarnations of partitions in which a segment's record cannot be
-	// read; all: it may name one of any.
+	// waits are incarnations of partitions with a hole, or in which a segment's record
+	// cannot be read; all: it may be of any.
 	waits map[marker.Incarnation]bool
 	all   bool
 }
 
 // names reports whether a record's object may be needed.
 func (u use) names(rec marker.Record) bool {
-	return u.all || u.live[keyOf(rec)] || u.waits[rec.Incarnation]
+	return u.live[keyOf(rec)] || u.holdsBack(rec)
 }
 
-func (v *Volume) inUse() use {
+// holdsBack reports whether a record's object may be the only copy of what is
+// missing.
+func (u use) holdsBack(rec marker.Record) bool { return u.all || u.waits[rec.Incarnation] }
+
+// inUse looks at the whole catalog, and at the directories of the partitions that
+// the tombstones are of.
+func (v *Volume) inUse(due []Tombstone) use {
 	v.mu.RLock()
 	files := make([]*File, 0, len(v.files))
 	for _, f := range v.files {
@@ -188,6 +194,7 @@ func (v *Volume) inUse() use {
 		}
 		f.mu.RUnlock()
 	}
+	v.waitForHoles(&u, due)
 	return u
 }
 
@@ -215,12 +222,14 @@ const (
 	refusedPause = 10 * time.Minute
 )
 
-// postpone looks at a tombstone again later: what stands against it may go.
-func (v *Volume) postpone(t Tombstone, pause time.Duration) {
+// postpone looks at a tombstone again later: what stands against it may go. One that
+// waits is looked at as soon as a hole or a quarantine went.
+func (v *Volume) postpone(t Tombstone, pause time.Duration, waits bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if have := v.tombstones[t.name]; have != nil {
 		have.Due = time.Now().Add(min(max(v.opt.DeleteGrace, time.Second), pause))
+		have.waits = waits
 	}
 }
 

@@ -23,8 +23,9 @@ type scanner struct {
 	v      *Volume
 	ctx    context.Context
 	dev    uint64
-	buried map[uploadKey]bool // uploads that have a tombstone
-	live   map[uploadKey]bool // uploads that a marker names
+	buried map[uploadKey]bool  // uploads that have a tombstone
+	live   map[uploadKey]bool  // uploads that a marker names
+	ended  map[segmentKey]bool // segments of which an upload has a tombstone
 
 	unmarked  []unmarked // decided when every other name is
 	leftovers []leftover // records beside nothing: decided when live is whole
@@ -56,7 +57,7 @@ type names struct {
 const scanReaders = 16
 
 func (v *Volume) scan(ctx context.Context) error {
-	s := &scanner{v: v, ctx: ctx, buried: map[uploadKey]bool{}, live: map[uploadKey]bool{}}
+	s := &scanner{v: v, ctx: ctx, buried: map[uploadKey]bool{}, live: map[uploadKey]bool{}, ended: map[segmentKey]bool{}}
 	var st unix.Stat_t
 	if err := unix.Fstat(v.root, &st); err != nil {
 		return fmt.Errorf("stat of the source: %w", err)
@@ -69,6 +70,7 @@ func (v *Volume) scan(ctx context.Context) error {
 	for _, name := range buried {
 		if rec, err := uploadOf(name); err == nil {
 			s.buried[keyOf(rec)] = true
+			s.ended[segmentKey{rec.Incarnation, rec.Start}] = true
 		}
 	}
 	if err := s.dir(v.root, ""); err != nil {
@@ -107,8 +109,12 @@ func (s *scanner) dir(fd int, path string) error {
 		return files[name]
 	}
 	hidden := false
+	var regular []string
 	for _, e := range entries {
 		name := e.Name()
+		if e.Type().IsRegular() {
+			regular = append(regular, name)
+		}
 		switch {
 		case e.IsDir():
 			if !Hidden(name) {
@@ -138,7 +144,11 @@ func (s *scanner) dir(fd int, path string) error {
 			return err
 		}
 	}
-	return s.files(fd, path, files)
+	if err := s.files(fd, path, files); err != nil {
+		return err
+	}
+	s.holes(fd, path, regular)
+	return nil
 }
 
 // hidden looks at a file that tierfs keeps beside the broker's.

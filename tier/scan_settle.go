@@ -134,6 +134,6 @@ func (s *scanner) sweepRegistry() {
 		}
 	}
 	if len(of) > 0 {
-		v.forgetIncarnations(of, v.inUse())
+		v.forgetIncarnations(of, v.inUse(nil))
 	}
 }

@@ -22,6 +22,7 @@ type Tombstone struct {
 	Due time.Time
 
 	inode handle.Handle // of one found at boot
+	waits bool          // for a hole or a quarantine in its partition to go
 }
 
 // uploadFile is what the record of an upload is called among intents and

@@ -85,7 +85,11 @@ func (v *Volume) Unlink(d Dir, name string) error {
 	if l.file == nil {
 		return unlinkat(d.FD, name, 0)
 	}
-	return own(v.drop(l))
+	if err := v.drop(l); err != nil {
+		return own(err)
+	}
+	v.buryKept(d, name)
+	return nil
 }
 
 // drop removes one name of a locked file, with what stands beside it.
@@ -314,5 +318,8 @@ func (v *Volume) buryLeftover(dir int, name string) error {
 func (v *Volume) forgetPartition(h handle.Handle) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if p := v.partitions[h]; p != nil && len(p.holes) > 0 {
+		v.unwait()
+	}
 	delete(v.partitions, h)
 }

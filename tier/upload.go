@@ -217,6 +217,11 @@ func (u *Upload) commit() error {
 		return refuse(ReasonGone)
 	}
 	name := uploadedName(u.home.name)
+	if old, err := marker.Read(dir, name); err == nil { // of a segment that was there before: see holesOf
+		if err := u.v.buryMarker("upload:tombstone", dir, name, old); err != nil {
+			return err
+		}
+	}
 	err = u.v.step("upload:record", func() error { return marker.Write(dir, name, u.Record) })
 	if err != nil {
 		// It may be there all the same; the tombstone that follows says that it does

@@ -153,3 +153,22 @@ func TestFloorRate(t *testing.T) {
 		})
 	}
 }
+
+// A segment of which only the index is left is one whose bytes cannot be found.
+func TestHolesAreReported(t *testing.T) {
+	bubble(t, func(w *world) {
+		starts := w.fill("t-0", 3)
+		w.do(os.Remove(filepath.Join(w.path, logName("t-0", starts[1]))))
+		w.open()
+		if got := w.b.Status().Quarantined; got != 1 {
+			t.Errorf("the status counts %d", got)
+		}
+		if got := w.b.Snapshot().Quarantined; got != 1 {
+			t.Errorf("the metric is %d", got)
+		}
+		w.write(logName("t-0", starts[1]), nil)
+		if got := w.b.Status().Quarantined; got != 0 {
+			t.Errorf("the segment is back, the status counts %d", got)
+		}
+	})
+}

@@ -26,7 +26,7 @@ type Status struct {
 	Segments     map[string]int64
 	Bytes        map[string]int64
 	NotEvictable map[layout.Reason]Amount // local segments that may not go now; allocated bytes
-	Quarantined  int64
+	Quarantined  int64                    // segments whose bytes cannot be found: invalid markers and holes
 	Tombstones   int64
 
 	Topics []Topic // by name
@@ -122,6 +122,7 @@ func (s *survey) partition(p *tier.Partition) {
 		s.topics[name] = t
 	}
 	t.Partitions++
+	s.Quarantined += int64(len(p.Holes()))
 	tiered := s.b.never(p) == ""
 	for _, seg := range s.b.explain(p, s.pass) {
 		if seg.State == tier.Quarantined {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tierfs/tierfs/admin"
 	"github.com/tierfs/tierfs/durable"
+	"github.com/tierfs/tierfs/layout"
 	"github.com/tierfs/tierfs/marker"
 	"github.com/tierfs/tierfs/objstore"
 	"github.com/tierfs/tierfs/segment"
@@ -26,6 +27,7 @@ import (
 type checker struct {
 	root     int // descriptor of the source, below any mount
 	store    objstore.Store
+	rules    layout.Rules // nil while the layout is not known
 	report   func(admin.Finding)
 	progress func(admin.Progress)
 
@@ -176,23 +178,19 @@ func (c *checker) look(fd int, path string) (*look, error) {
 			l.subdirectories = append(l.subdirectories, e.Name())
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
+	names := slices.Sorted(maps.Keys(files))
+	for _, name := range names {
 		at := strings.TrimPrefix(path+"/"+name, "/")
 		switch {
 		case strings.HasSuffix(name, ".remote"), strings.HasSuffix(name, ".uploaded"):
 			c.record(l, fd, name, at, files)
-		case isHole(name, files):
-			l.found(at, "is an index without its log: the segment is gone", "restore the .log or .remote from a backup")
 		}
 	}
+	for _, start := range tier.Holes(c.rules, path, names) {
+		l.found(strings.TrimPrefix(path+"/"+segment.Stem(start)+".index", "/"), "is an index without its log: the segment is gone",
+			"restore the .log or .remote from a backup; until then, or until the index is deleted too, nothing of the partition is deleted from the store")
+	}
 	return l, nil
-}
-
-// isHole says whether a name is the index of a segment that is not there.
-func isHole(name string, files map[string]bool) bool {
-	start, suffix, ok := segment.ParseStem(name)
-	stem := segment.Stem(start)
-	return ok && suffix == ".index" && !files[stem+".log"] && !files[stem+".remote"]
 }
 
 // record checks one marker and notes the objects that it names.

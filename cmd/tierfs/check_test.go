@@ -15,6 +15,7 @@ import (
 	"github.com/tierfs/tierfs/marker"
 	"github.com/tierfs/tierfs/objstore"
 	"github.com/tierfs/tierfs/objstore/sim"
+	"github.com/tierfs/tierfs/tier"
 )
 
 // checked is a source with one remote and one uploaded segment, as tierfs
@@ -38,6 +39,7 @@ func newChecked(t *testing.T) *checked {
 		}
 	}
 	c.write(".tierfs/partitions/"+c.inc.String(), fmt.Sprintf(`{"prefix":%q}`, c.prefix()))
+	c.write(".tierfs/volume", `{"id":"0123456789abcdef0123456789abcdef","name":"v"}`)
 	c.remote = c.segment(0, ".remote")
 	c.segment(10, ".uploaded")
 	c.write("orders-0/00000000000000000010.log", strings.Repeat("x", 100))
@@ -105,8 +107,12 @@ func (c *checked) check() (admin.CheckResult, []string, error) {
 	}
 	defer unix.Close(root)
 	var found []string
+	rules, err := tier.LayoutOf(root, "", 0)
+	if err != nil {
+		c.t.Fatal(err)
+	}
 	check := &checker{
-		root: root, store: c.store, progress: func(admin.Progress) {},
+		root: root, store: c.store, rules: rules, progress: func(admin.Progress) {},
 		report: func(f admin.Finding) {
 			if f.Remedy == "" {
 				c.t.Errorf("%s: no remedy", f.Path)
@@ -251,6 +257,23 @@ func TestCheckOfWhatGoes(t *testing.T) {
 		}
 		return nil
 	})
+	if _, found, err := c.check(); err != nil || len(found) > 0 {
+		t.Errorf("found %q, %v", found, err)
+	}
+}
+
+// TestCheckKnowsWhatBrokersLeave: what Kafka leaves between two steps of a deletion is no hole.
+func TestCheckKnowsWhatBrokersLeave(t *testing.T) {
+	c := newChecked(t)
+	c.write("meta.properties", "")
+	c.write("orders-0/00000000000000000007.index", "")
+	c.write("orders-0/00000000000000000007.log.deleted", "")
+	c.write("orders-0/00000000000000000008.index.deleted", "")
+	c.write("orders-0/00000000000000000009.snapshot", "")
+	if err := os.Mkdir(filepath.Join(c.path, "orders-1.ab12-delete"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c.write("orders-1.ab12-delete/00000000000000000000.index", "")
 	if _, found, err := c.check(); err != nil || len(found) > 0 {
 		t.Errorf("found %q, %v", found, err)
 	}

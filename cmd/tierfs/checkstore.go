@@ -17,6 +17,7 @@ import (
 	"github.com/tierfs/tierfs/marker"
 	"github.com/tierfs/tierfs/mountinfo"
 	"github.com/tierfs/tierfs/objstore"
+	"github.com/tierfs/tierfs/tier"
 )
 
 // objects looks for every object that a record names: a listing for each
@@ -159,7 +160,11 @@ func (p *program) checkOffline(
 		return result, fmt.Errorf("%s: %w", source, err)
 	}
 	defer unix.Close(root)
-	check := &checker{root: root, store: brief(store, nil), report: report, progress: progress}
+	rules, err := tier.LayoutOf(root, layoutOf(c), c.Mount.GenericQuietTime.Std())
+	if err != nil {
+		return result, fmt.Errorf("%s: %w", source, err)
+	}
+	check := &checker{root: root, store: brief(store, nil), rules: rules, report: report, progress: progress}
 	result, err = check.run(ctx)
 	if err != nil {
 		return result, fmt.Errorf("%s: %w", source, err)
