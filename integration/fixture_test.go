@@ -83,6 +83,11 @@ func (f *fixture) close() {
 	if err := f.Close(); err != nil {
 		f.t.Error(err)
 	}
+	f.afterwards()
+}
+
+// afterwards looks at what tierfs and the broker have said in their lives.
+func (f *fixture) afterwards() {
 	if races := strings.Count(f.Daemon.Log().Text(), "WARNING: DATA RACE"); races > 0 {
 		f.t.Errorf("the race detector found %d races in tierfs", races)
 	}

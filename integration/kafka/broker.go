@@ -19,19 +19,31 @@ const stopGrace = 60 * time.Second
 
 // Config describes a broker.
 type Config struct {
-	Dir        string            // its own directory: settings, log, cluster metadata
-	DataDir    string            // log.dirs; it must exist when the broker starts
-	Heap       string            // JVM heap, "512m" when empty
+	Dir        string // its own directory: settings, log, cluster metadata
+	DataDir    string // log.dirs; it must exist when the broker starts
+	Heap       string // JVM heap, "512m" when empty
+	Node       int    // node.id, 1 when 0
+	Role       Role
+	Controller *Broker           // the controller that a Member follows
 	Measured   bool              // full JVM instead of a quickly started one
 	Properties map[string]string // server properties on top of the defaults below
 }
 
-// Broker is one Kafka broker that is its own controller. It keeps its ports and its cluster id over restarts. Start, Stop and
-// Kill must not run in parallel.
+// Role is what a process is in its cluster.
+type Role int
+
+const (
+	Alone      Role = iota // a broker that is its own controller: a whole cluster
+	Controller             // a controller that is no broker
+	Member                 // a broker that follows a controller of another process
+)
+
+// Broker is one Kafka process. It keeps its ports and its cluster id over restarts. Start, Stop and Kill must not run in parallel.
 type Broker struct {
 	install    Install
 	config     Config
 	bootstrap  string
+	controller string // address of its own controller
 	properties string // path
 	output     *child.Output
 	process    *child.Process // nil: never started
@@ -54,27 +66,22 @@ func NewBroker(install Install, config Config) (*Broker, error) {
 		install:    install,
 		config:     config,
 		bootstrap:  fmt.Sprintf("127.0.0.1:%d", ports[0]),
+		controller: fmt.Sprintf("127.0.0.1:%d", ports[1]),
 		properties: filepath.Join(config.Dir, "server.properties"),
 		output:     output,
 	}
-	settings := serverProperties(config, b.bootstrap, fmt.Sprintf("127.0.0.1:%d", ports[1]))
-	if err := os.WriteFile(b.properties, []byte(settings), 0o644); err != nil {
+	if err := os.WriteFile(b.properties, []byte(b.serverProperties()), 0o644); err != nil {
 		return nil, err
 	}
 	return b, nil
 }
 
 // serverProperties are settings under which a whole life of a segment passes in seconds.
-func serverProperties(config Config, listener, controller string) string {
+func (b *Broker) serverProperties() string {
 	p := map[string]string{
-		"process.roles":                                              "broker,controller",
-		"node.id":                                                    "1",
-		"listeners":                                                  "PLAINTEXT://" + listener + ",CONTROLLER://" + controller,
-		"advertised.listeners":                                       "PLAINTEXT://" + listener,
 		"controller.listener.names":                                  "CONTROLLER",
-		"controller.quorum.voters":                                   "1@" + controller,
-		"log.dirs":                                                   config.DataDir,
-		"metadata.log.dir":                                           filepath.Join(config.Dir, "metadata"),
+		"log.dirs":                                                   b.config.DataDir,
+		"metadata.log.dir":                                           filepath.Join(b.config.Dir, "metadata"),
 		"broker.session.timeout.ms":                                  "4000", // a killed broker comes back when its old session is over
 		"broker.heartbeat.interval.ms":                               "500",
 		"auto.create.topics.enable":                                  "false",
@@ -95,12 +102,43 @@ func serverProperties(config Config, listener, controller string) string {
 		"log.cleaner.dedupe.buffer.size":                             "10485760",
 		"transaction.remove.expired.transaction.cleanup.interval.ms": "3600000",
 	}
-	maps.Copy(p, config.Properties)
+	maps.Copy(p, b.roleProperties())
+	maps.Copy(p, b.config.Properties)
 	var lines strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(p)) {
 		fmt.Fprintf(&lines, "%s=%s\n", key, p[key])
 	}
 	return lines.String()
+}
+
+func (b *Broker) node() int { return max(1, b.config.Node) }
+
+// voter names the one controller of the cluster.
+func (b *Broker) voter() string {
+	if b.config.Role == Member {
+		return b.config.Controller.voter()
+	}
+	return fmt.Sprintf("%d@%s", b.node(), b.controller)
+}
+
+// roleProperties are the settings by which processes find each other.
+func (b *Broker) roleProperties() map[string]string {
+	broker, controller := "PLAINTEXT://"+b.bootstrap, "CONTROLLER://"+b.controller
+	p := map[string]string{
+		"node.id":                  fmt.Sprint(b.node()),
+		"controller.quorum.voters": b.voter(),
+		"process.roles":            "broker,controller",
+		"listeners":                broker + "," + controller,
+		"advertised.listeners":     broker,
+	}
+	switch b.config.Role {
+	case Controller:
+		p["process.roles"], p["listeners"] = "controller", controller
+		delete(p, "advertised.listeners")
+	case Member:
+		p["process.roles"], p["listeners"] = "broker", broker
+	}
+	return p
 }
 
 // Properties is the path of the broker's settings, for Driver.Format.

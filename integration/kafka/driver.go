@@ -178,6 +178,15 @@ func (c *Call) Acked(ctx context.Context, n int64) error {
 	return err
 }
 
+// More waits until the produce request under way has n more acknowledged records than now.
+func (c *Call) More(ctx context.Context, n int64) error {
+	now, err := c.driver.Do(ctx, "await", "id="+c.id, "acked=0")
+	if err != nil {
+		return err
+	}
+	return c.Acked(ctx, now.Int("acked")+n)
+}
+
 // Stop tells the produce request under way to end, and waits for its answer.
 func (c *Call) Stop(ctx context.Context) (Reply, error) {
 	if _, err := c.driver.Do(ctx, "stop", "id="+c.id); err != nil {

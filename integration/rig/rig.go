@@ -33,6 +33,13 @@ type Options struct {
 	Heap     string            // of the broker
 }
 
+// member is a rig's place in a cluster; the zero value is a cluster of one.
+type member struct {
+	node       int
+	controller *kafka.Broker
+	client     *kafka.Driver // of the cluster
+}
+
 // Rig is a broker's data directory with everything around it. Its parts may be used directly.
 type Rig struct {
 	Source string // the data directory
@@ -40,12 +47,16 @@ type Rig struct {
 	Broker *kafka.Broker
 	Client *kafka.Driver
 
-	below *os.File // the source as it is below the mount
+	below     *os.File // the source as it is below the mount
+	own       bool     // the client is not a cluster's
+	bootstrap string   // for clients
 }
 
 // New makes the directories and starts the client; nothing is mounted and no broker runs yet.
-func New(o Options) (_ *Rig, err error) {
-	r := &Rig{Source: filepath.Join(o.Root, "data")}
+func New(o Options) (*Rig, error) { return newRig(o, member{}) }
+
+func newRig(o Options, m member) (_ *Rig, err error) {
+	r := &Rig{Source: filepath.Join(o.Root, "data"), Client: m.client, own: m.client == nil}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.Close())
@@ -75,18 +86,30 @@ func New(o Options) (_ *Rig, err error) {
 			return nil, err
 		}
 	}
-	config := kafka.Config{Dir: filepath.Join(o.Root, "broker"), DataDir: view, Properties: o.Broker, Measured: o.Measured, Heap: o.Heap}
-	if r.Broker, err = kafka.NewBroker(o.Install, config); err != nil {
-		return nil, err
+	if err := r.addBroker(o, m, view); err != nil || !r.own {
+		return r, err
 	}
 	r.Client, err = kafka.StartDriver(o.Install, o.Root, o.Measured)
 	return r, err
 }
 
+func (r *Rig) addBroker(o Options, m member, view string) (err error) {
+	config := kafka.Config{
+		Dir: filepath.Join(o.Root, "broker"), DataDir: view, Properties: o.Broker, Measured: o.Measured, Heap: o.Heap, Node: m.node,
+	}
+	if m.controller != nil {
+		config.Role, config.Controller = kafka.Member, m.controller
+	}
+	if r.Broker, err = kafka.NewBroker(o.Install, config); err == nil {
+		r.bootstrap = r.Broker.Bootstrap()
+	}
+	return err
+}
+
 // Close stops everything, the broker first.
 func (r *Rig) Close() error {
 	var errs []error
-	if r.Client != nil {
+	if r.Client != nil && r.own {
 		errs = append(errs, r.Client.Close())
 	}
 	if r.Broker != nil {
@@ -125,16 +148,16 @@ func (r *Rig) Up(ctx context.Context) error {
 	return r.Broker.Start(ctx)
 }
 
-// Do sends the client a request about this broker.
+// Do sends the client a request about this broker, or its cluster.
 func (r *Rig) Do(ctx context.Context, verb string, args ...string) (kafka.Reply, error) {
 	return r.Client.Do(ctx, verb, r.words(args)...)
 }
 
-// Go sends the client a request about this broker and does not wait.
+// Go sends the client a request about this broker, or its cluster, and does not wait.
 func (r *Rig) Go(verb string, args ...string) *kafka.Call { return r.Client.Go(verb, r.words(args)...) }
 
 func (r *Rig) words(args []string) []string {
-	return append([]string{"bootstrap=" + r.Broker.Bootstrap()}, args...)
+	return append([]string{"bootstrap=" + r.bootstrap}, args...)
 }
 
 // Checkpointed waits until the broker's checkpoints on disk have followed its logs: what was produced before is then below the

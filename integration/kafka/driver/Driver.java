@@ -4,6 +4,8 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
@@ -88,6 +90,9 @@ public final class Driver {
             case "alter" -> alter(args);
             case "delete" -> delete(args);
             case "logdirs" -> logDirs(args);
+            case "replicas" -> replicas(args);
+            case "reassign" -> reassign(args);
+            case "lead" -> lead(args);
             case "consume" -> {
                 Consuming consuming = consuming(args);
                 args.done();
@@ -130,10 +135,11 @@ public final class Driver {
         int partitions = (int) args.number("partitions", 1);
         Ledger ledger = new Ledger(topic, partitions, (int) args.number("min", 512), (int) args.number("max", 1536),
                 args.text("payload", "random").equals("text"), args.number("first", System.currentTimeMillis() - 3_600_000), args.number("seed", 1));
+        int replication = (int) args.number("replication", 1);
         Map<String, String> configs = args.under("config.");
         try (Cluster cluster = new Cluster(args.text("bootstrap"))) {
             args.done();
-            cluster.create(topic, partitions, configs);
+            cluster.create(topic, partitions, replication, configs);
         }
         ledgers.put(topic, ledger);
         return "";
@@ -164,6 +170,33 @@ public final class Driver {
             args.done();
             return cluster.logDirs();
         }
+    }
+
+    private static String replicas(Args args) throws Exception {
+        try (Cluster cluster = new Cluster(args.text("bootstrap"))) {
+            args.done();
+            return cluster.replicas();
+        }
+    }
+
+    private static String reassign(Args args) throws Exception {
+        String topic = args.text("topic");
+        List<Integer> brokers = Arrays.stream(args.text("brokers").split(",")).map(Integer::valueOf).toList();
+        try (Cluster cluster = new Cluster(args.text("bootstrap"))) {
+            args.done();
+            cluster.reassign(topic, brokers);
+        }
+        return "";
+    }
+
+    private static String lead(Args args) throws Exception {
+        String topic = args.text("topic");
+        int broker = (int) args.number("broker");
+        try (Cluster cluster = new Cluster(args.text("bootstrap"))) {
+            args.done();
+            cluster.lead(topic, broker);
+        }
+        return "";
     }
 
     private static String format(Args args) {
