@@ -40,7 +40,7 @@ func refuse(r layout.Reason) error { return &Refused{r} }
 func (p *Partition) Evictable(start uint64, bounds layout.Bounds) layout.Reason {
 	var room [8]segmentEntry
 	p.v.mu.RLock()
-	reason, name, floor, turns := p.reason, p.name, p.floor, p.turns
+	reason, name, floor, turns := p.reason, p.name, p.marks[markHeld], p.turns
 	i, ok := p.find(start)
 	below := room[:0]
 	var own, next segmentEntry
@@ -66,7 +66,7 @@ func (p *Partition) Evictable(start uint64, bounds layout.Bounds) layout.Reason 
 		n++
 	}
 	if n > 0 {
-		p.raise(floor+n, turns)
+		p.raise(markHeld, floor+n, turns)
 	}
 	if n < len(below) {
 		return ReasonFloor
@@ -80,16 +80,6 @@ func (p *Partition) Evictable(start uint64, bounds layout.Bounds) layout.Reason 
 		return ReasonRemote
 	}
 	return bounds.Evictable(name, next.start)
-}
-
-// raise lifts the floor after a look at the segments above it, unless one of them
-// may have become local since that look began.
-func (p *Partition) raise(floor, turns int) {
-	p.v.mu.Lock()
-	defer p.v.mu.Unlock()
-	if p.turns == turns {
-		p.floor = max(p.floor, floor)
-	}
 }
 
 // sealed is the part of Evictable that other files' locks are not needed for.

@@ -33,9 +33,9 @@ type Partition struct {
 	reason   layout.Reason // why its segments are not tiered; empty: they are
 	state    partitionState
 	segments []segmentEntry // ascending
-	// floor is a number of segments from the first of which each is known to be
-	// held; turns counts what may have made it wrong.
-	floor int
+	// marks are numbers of segments from the first that are known to need no more
+	// looks; turns counts what may have made them wrong.
+	marks [2]int
 	turns int
 	holes map[uint64]hole     // by start offset
 	kept  map[uint64]struct{} // holes beside which a record was kept at boot
@@ -100,6 +100,11 @@ func (p *Partition) Segments() []Segment {
 	p.v.mu.RLock()
 	entries := slices.Clone(p.segments)
 	p.v.mu.RUnlock()
+	return list(entries)
+}
+
+// list looks at the files of the last segments of a partition.
+func list(entries []segmentEntry) []Segment {
 	out := make([]Segment, len(entries))
 	for i, e := range entries {
 		s := Segment{File: e.file, Start: e.start, Active: i == len(entries)-1}
@@ -195,15 +200,8 @@ func (p *Partition) set(start uint64, f *File) {
 	}
 	delete(p.gone, start)
 	delete(p.kept, start)
-	p.lower(i)
+	p.lower(i, Local)
 	p.v.markDirty(p)
-}
-
-// lower takes the floor down to a segment that may not be held, or was looked at
-// under another number. The caller holds v.mu.
-func (p *Partition) lower(i int) {
-	p.floor = min(p.floor, i)
-	p.turns++
 }
 
 // unset takes a file out of the catalog if the start offset is its own.
@@ -211,8 +209,11 @@ func (p *Partition) unset(start uint64, f *File) {
 	if i, ok := p.find(start); ok && p.segments[i].file == f {
 		p.segments = slices.Delete(p.segments, i, i+1)
 		p.went(start)
-		if p.turns++; i < p.floor {
-			p.floor--
+		p.turns++
+		for mark := range p.marks {
+			if i < p.marks[mark] {
+				p.marks[mark]--
+			}
 		}
 		p.v.markDirty(p)
 	}

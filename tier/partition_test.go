@@ -1,6 +1,7 @@
 package tier
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -120,8 +121,8 @@ func TestFloor(t *testing.T) {
 	want(4, ReasonFloor)
 	w.do(w.upload("t-0", w.starts[2]))
 	want(4, "")
-	if p.floor != 4 {
-		t.Errorf("the floor is at %d", p.floor)
+	if p.marks[markHeld] != 4 {
+		t.Errorf("the floor is at %d", p.marks[markHeld])
 	}
 	change(1)
 	want(0, "")
@@ -146,6 +147,48 @@ func TestFloor(t *testing.T) {
 	turns := p.turns
 	change(3)
 	w.step = nil
-	p.raise(5, turns) // of a look that began before the change
+	p.raise(markHeld, 5, turns) // of a look that began before the change
 	want(4, ReasonFloor)
+}
+
+// Looks for what is to be uploaded or evicted are at what is neither already, also
+// after changes below.
+func TestMarks(t *testing.T) {
+	w := newWorld(t, 6)
+	p, d := w.partition("t-0"), w.dir("t-0")
+	want := func(what string, held, remote int) {
+		t.Helper()
+		for range 2 { // the second look is at what the first one found
+			for _, c := range []struct {
+				name string
+				mark int
+				segs []Segment
+				want int
+			}{{"held", markHeld, p.NotHeld(), held}, {"remote", markRemote, p.NotRemote(), remote}} {
+				if p.marks[c.mark] != c.want || len(c.segs) != 6-c.want {
+					t.Fatalf("%s: the mark of %s segments is at %d, and %d are listed; want %d", what, c.name, p.marks[c.mark], len(c.segs), c.want)
+				}
+				if all := p.Segments(); !slices.Equal(c.segs, all[c.want:]) {
+					t.Fatalf("%s: not the last segments: %v", what, c.segs)
+				}
+			}
+		}
+	}
+	want("new", 0, 0)
+	for i := range 4 {
+		w.do(w.upload("t-0", w.starts[i]))
+	}
+	want("uploaded", 4, 0)
+	for i := range 3 {
+		w.do(w.evict("t-0", w.starts[i]))
+	}
+	want("evicted", 4, 3)
+	w.do(w.v.Rehydrate(t.Context(), p.Segments()[1].File))
+	want("one is back", 4, 1)
+	w.do(w.evict("t-0", w.starts[1]))
+	want("and gone again", 4, 3)
+	w.do(w.mutate(d, name(w.starts[2]), Mutation{Kind: Write}, overwrite(0, w.logs[w.starts[2]][:4])))
+	want("one is written", 2, 2)
+	w.do(w.upload("t-0", w.starts[2]))
+	want("and uploaded again", 4, 2)
 }

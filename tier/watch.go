@@ -79,9 +79,9 @@ func (v *Volume) touchedLocked(f *File) {
 		if p == nil {
 			continue
 		}
-		if start, ok := segmentStart(l.name); ok && !held(f.state) {
+		if start, ok := segmentStart(l.name); ok {
 			if i, ok := p.find(start); ok {
-				p.lower(i)
+				p.lower(i, f.state)
 			}
 		}
 		v.markDirty(p)

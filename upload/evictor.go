@@ -89,7 +89,7 @@ func (e *evictor) tick(ctx context.Context) {
 // look evicts what retention does not keep of a partition.
 func (e *evictor) look(ctx context.Context, p *tier.Partition, pass *pass) {
 	rule := e.b.opt.Retention.For(p.Name().Topic)
-	segs := p.Segments()
+	segs := p.NotRemote()
 	if p.Reason() != "" || !rule.Tiered || len(segs) == 0 {
 		delete(e.plots, p)
 		return

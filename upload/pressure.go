@@ -75,7 +75,7 @@ func (e *evictor) candidates() []candidate {
 	now := time.Now()
 	for p := range e.plots {
 		var after time.Time
-		for _, s := range p.Segments() {
+		for _, s := range p.NotRemote() {
 			if s.Active || s.State == tier.Quarantined {
 				break
 			}

@@ -129,7 +129,7 @@ func (u *uploader) abort(a *attempt) {
 func (u *uploader) refresh(p *tier.Partition, event bool) {
 	var segs []tier.Segment
 	if p.Reason() == "" && u.b.opt.Retention.For(p.Name().Topic).Tiered {
-		segs = p.Segments()
+		segs = p.NotHeld()
 	}
 	u.mu.Lock()
 	l := u.lanes[p]
