@@ -2,6 +2,7 @@ package chunkcache
 
 import (
 	"context"
+	"math"
 	"testing"
 
 	"github.com/tierfs/tierfs/segment"
@@ -24,7 +25,7 @@ func TestFormats(t *testing.T) {
 				Index: func(context.Context) ([]int64, error) {
 					return segment.Boundaries(c.index, int64(len(c.log)), c.format)
 				},
-				Check: func(data []byte) (int64, error) { return segment.Check(data, c.format) },
+				Check: func(data []byte) (int64, error) { return segment.Check(data, c.format, 0, math.MaxUint64) },
 			}
 			for off := o.Size - 20_000; off > 0; off -= 77_777 {
 				f.read(o, c.log, off, 10_000)

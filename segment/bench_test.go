@@ -2,6 +2,7 @@ package segment_test
 
 import (
 	"bytes"
+	"math"
 	"testing"
 
 	"github.com/tierfs/tierfs/segment"
@@ -55,7 +56,7 @@ func BenchmarkCheck(b *testing.B) {
 			b.SetBytes(int64(len(log)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := segment.Check(log, c.f); err != nil {
+				if _, err := segment.Check(log, c.f, 0, math.MaxUint64); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -3,6 +3,7 @@ package segment_test
 import (
 	"bytes"
 	"errors"
+	"math"
 	"slices"
 	"testing"
 
@@ -71,14 +72,14 @@ func FuzzWalk(f *testing.F) {
 func FuzzCheck(f *testing.F) {
 	seedLogs(f, func(data []byte, format segment.Format) { f.Add(data, uint8(format)) })
 	f.Fuzz(func(t *testing.T, data []byte, format uint8) {
-		covered, err := segment.Check(data, segment.Format(format))
+		covered, err := segment.Check(data, segment.Format(format), 0, math.MaxUint64)
 		if covered < 0 || covered > int64(len(data)) {
 			t.Fatalf("%d of %d", covered, len(data))
 		}
 		if err != nil && !known(err) {
 			t.Fatal(err)
 		}
-		if again, err := segment.Check(data[:covered], segment.Format(format)); covered > 0 && (again != covered || err != nil) {
+		if again, err := segment.Check(data[:covered], segment.Format(format), 0, math.MaxUint64); covered > 0 && (again != covered || err != nil) {
 			t.Fatalf("%d, then %d: %v", covered, again, err)
 		}
 	})

@@ -108,7 +108,7 @@ func TestMadeIndexes(t *testing.T) {
 				if !slices.Contains(starts, b) {
 					t.Fatalf("no batch starts at %d", b)
 				}
-				if covered, err := segment.Check(log[b:], f); err != nil || covered != int64(len(log))-b {
+				if covered, err := segment.Check(log[b:], f, 0, math.MaxUint64); err != nil || covered != int64(len(log))-b {
 					t.Fatalf("from %d: %d, %v", b, covered, err)
 				}
 			}

@@ -37,14 +37,34 @@ func (c invalid) run(t *testing.T, f segment.Format, batch func(base uint64) []b
 		if at := "batch at " + itoa(len(first)); !strings.Contains(err.Error(), at) {
 			t.Fatalf("%q does not say %q", err, at)
 		}
-		covered, err := segment.Check(log, f)
-		if covered != int64(len(first)) {
+		covered, err := segment.Check(log, f, 0, math.MaxUint64)
+		good := len(first)
+		if c.want == segment.ErrOrder {
+			good = 0 // either of the two may be bad
+		}
+		if covered != int64(good) {
 			t.Fatalf("Check covers %d", covered)
 		}
 		if torn := c.want == segment.ErrTorn; (torn && err != nil) || (!torn && !errors.Is(err, c.want)) {
 			t.Fatalf("Check: %v", err)
 		}
 	})
+}
+
+// TestCheckBounds: a checksum does not cover the base offset, so a batch that lies
+// outside of its segment is a bad one.
+func TestCheckBounds(t *testing.T) {
+	for _, f := range batched {
+		log, _, next := made(f, 1000)
+		for what, bounds := range map[string][2]uint64{"below": {1001, next - 1}, "above": {1000, next - 2}} {
+			if covered, err := segment.Check(log, f, bounds[0], bounds[1]); !errors.Is(err, segment.ErrOrder) || covered == int64(len(log)) {
+				t.Errorf("%s, %s: %d bytes, %v", f, what, covered, err)
+			}
+		}
+		if covered, err := segment.Check(log, f, 1000, next-1); covered != int64(len(log)) || err != nil {
+			t.Errorf("%s: %d bytes, %v", f, covered, err)
+		}
+	}
 }
 
 func itoa(n int) string { return strings.TrimLeft(segment.Stem(uint64(n)), "0") }
@@ -153,7 +173,7 @@ func TestNoBytesNoFormat(t *testing.T) {
 		if _, _, err := walk(nil, 0, f); !errors.Is(err, segment.ErrEmpty) {
 			t.Errorf("%s: %v", f, err)
 		}
-		if n, err := segment.Check(nil, f); n != 0 || err != nil {
+		if n, err := segment.Check(nil, f, 0, math.MaxUint64); n != 0 || err != nil {
 			t.Errorf("%s: Check: %d, %v", f, n, err)
 		}
 	}
@@ -161,7 +181,7 @@ func TestNoBytesNoFormat(t *testing.T) {
 		if _, _, err := walk([]byte("x"), 0, f); !errors.Is(err, segment.ErrFormat) {
 			t.Errorf("%d: %v", f, err)
 		}
-		if _, err := segment.Check([]byte("x"), f); !errors.Is(err, segment.ErrFormat) {
+		if _, err := segment.Check([]byte("x"), f, 0, math.MaxUint64); !errors.Is(err, segment.ErrFormat) {
 			t.Errorf("%d: Check: %v", f, err)
 		}
 		if _, err := segment.Boundaries(nil, 1, f); !errors.Is(err, segment.ErrFormat) {

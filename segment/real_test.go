@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -104,7 +105,7 @@ func TestRealSegments(t *testing.T) {
 // agree tells whether Check and Headers see what Walk saw.
 func agree(t *testing.T, log []byte, batches []segment.Batch, f segment.Format) {
 	t.Helper()
-	if covered, err := segment.Check(log, f); err != nil || covered != int64(len(log)) {
+	if covered, err := segment.Check(log, f, 0, math.MaxUint64); err != nil || covered != int64(len(log)) {
 		t.Fatalf("Check covers %d of %d: %v", covered, len(log), err)
 	}
 	var headers []segment.Batch

@@ -52,21 +52,29 @@ func Walk(r io.Reader, size int64, start uint64, f Format, each func(Batch) erro
 
 // Check verifies every whole batch in data, which starts where a batch starts, and returns how many bytes they cover.
 // A batch of which data holds only a part is not covered and no error. On an error, covered is where the bad batch
-// starts. Generic data is covered as it is.
-func Check(data []byte, f Format) (covered int64, err error) {
+// starts; where two do not follow each other either may be bad, and it is the first. Generic data is covered as it is.
+//
+// Offsets must lie between first and last, both inclusive: a batch's checksum does not cover its base offset.
+func Check(data []byte, f Format, first, last uint64) (covered int64, err error) {
 	if f == Generic {
 		return int64(len(data)), nil
 	}
-	s := &scanner{window: window{buf: data, hi: len(data)}, format: f}
+	s := &scanner{window: window{buf: data, hi: len(data)}, format: f, last: first}
+	before := int64(0) // where the batch before the one at hand starts
 	for s.rest() > 0 {
 		b, err := s.next()
-		if errors.Is(err, ErrTorn) {
-			break
+		switch {
+		case errors.Is(err, ErrTorn):
+			return covered, nil
+		case errors.Is(err, ErrOrder):
+			return before, err
+		case err == nil && b.Last > last:
+			err = fmt.Errorf("batch at %d: %w: last offset %d, the segment ends at %d", b.Position, ErrOrder, b.Last, last)
 		}
 		if err != nil {
 			return covered, err
 		}
-		covered = b.Position + b.Size
+		before, covered = b.Position, b.Position+b.Size
 	}
 	return covered, nil
 }

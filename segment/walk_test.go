@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math"
 	"runtime"
 	"testing"
 	"testing/iotest"
@@ -59,7 +60,7 @@ func TestWalkGeneric(t *testing.T) {
 	if _, err := segment.Walk(bytes.NewReader(data), 700_001, 42, segment.Generic, nil); !errors.Is(err, segment.ErrTorn) {
 		t.Fatalf("a byte too few: %v", err)
 	}
-	if n, err := segment.Check(data, segment.Generic); n != 700_000 || err != nil {
+	if n, err := segment.Check(data, segment.Generic, 0, math.MaxUint64); n != 700_000 || err != nil {
 		t.Fatalf("%d, %v", n, err)
 	}
 }
@@ -174,7 +175,7 @@ func TestTornAnywhere(t *testing.T) {
 				if atEdge := int64(n) == whole; atEdge != (err == nil) || (!atEdge && !errors.Is(err, segment.ErrTorn)) {
 					t.Fatalf("cut at %d: %v", n, err)
 				}
-				if covered, err := segment.Check(log[:n], f); covered != whole || err != nil {
+				if covered, err := segment.Check(log[:n], f, 0, math.MaxUint64); covered != whole || err != nil {
 					t.Fatalf("cut at %d: Check covers %d: %v", n, covered, err)
 				}
 			}
@@ -258,7 +259,7 @@ func TestWalkAllocatesNothingPerBatch(t *testing.T) {
 				walk = testing.AllocsPerRun(10, func() {
 					_, _ = segment.Walk(bytes.NewReader(log), int64(len(log)), 0, f, nil)
 				})
-				return walk, testing.AllocsPerRun(10, func() { _, _ = segment.Check(log, f) })
+				return walk, testing.AllocsPerRun(10, func() { _, _ = segment.Check(log, f, 0, math.MaxUint64) })
 			}
 			walk1, check1 := allocs(1)
 			walk2, check2 := allocs(1000)

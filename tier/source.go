@@ -136,7 +136,7 @@ func (v *Volume) object(rec marker.Record, b beside) (chunkcache.Object, error) 
 		return o, nil
 	}
 	format := rules.Format()
-	o.Check = func(data []byte) (int64, error) { return segment.Check(data, format) }
+	o.Check = func(data []byte) (int64, error) { return segment.Check(data, format, rec.Start, rec.End) }
 	o.Index = func(ctx context.Context) ([]int64, error) { return v.boundaries(ctx, rec, b, format) }
 	return o, nil
 }
