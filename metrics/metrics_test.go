@@ -51,6 +51,7 @@ var own = map[string]string{
 	"tierfs_retire_refused_total":           "",
 	"tierfs_tombstones":                     "",
 	"tierfs_quarantined_segments":           "",
+	"tierfs_owner":                          "",
 }
 
 // useAll calls every method once.
@@ -86,6 +87,7 @@ func useAll(m *Metrics) {
 			Stalled:      true,
 			Tombstones:   2,
 			Quarantined:  1,
+			Owner:        true,
 		}
 	})
 	m.Fuse.Request(OpRead, time.Millisecond)
@@ -152,6 +154,9 @@ tierfs_bytes{where="remote"} 0
 # HELP tierfs_not_evictable_bytes Local bytes that may not be evicted, by reason.
 # TYPE tierfs_not_evictable_bytes gauge
 tierfs_not_evictable_bytes{reason="high watermark"} 12
+# HELP tierfs_owner 1 while the mount is known to own its volume; any other uploads, evicts and deletes nothing.
+# TYPE tierfs_owner gauge
+tierfs_owner 1
 # HELP tierfs_segments Segments by state.
 # TYPE tierfs_segments gauge
 tierfs_segments{state="active"} 0
@@ -177,7 +182,7 @@ tierfs_store_bytes_total{op="put"} 100
 tierfs_evicted_bytes_total 1000
 `
 	err := testutil.GatherAndCompare(reg, strings.NewReader(want),
-		"tierfs_bytes", "tierfs_not_evictable_bytes", "tierfs_segments", "tierfs_upload_oldest_seconds",
+		"tierfs_bytes", "tierfs_not_evictable_bytes", "tierfs_owner", "tierfs_segments", "tierfs_upload_oldest_seconds",
 		"tierfs_upload_stalled", "tierfs_uploads_total", "tierfs_store_bytes_total", "tierfs_evicted_bytes_total")
 	if err != nil {
 		t.Error(err)

@@ -52,6 +52,7 @@ var (
 	descTombstones    = desc{"tierfs_tombstones", "Retired uploads whose objects are still to be deleted.", nil}
 	descRetireRefused = desc{"tierfs_retire_refused_total", "Attempts to delete an upload's objects that the store refused.", nil}
 	descRehydrations  = desc{"tierfs_rehydrations_total", "Remote segments brought back as local files.", nil}
+	descOwner         = desc{"tierfs_owner", "1 while the mount is known to own its volume; any other uploads, evicts and deletes nothing.", nil}
 	descQuarantined   = desc{"tierfs_quarantined_segments", "Segments whose bytes cannot be found: a hole or an invalid marker.", nil}
 )
 

@@ -24,6 +24,7 @@ type Snapshot struct {
 	Stalled      bool             // uploads fail
 	Tombstones   int64            // uploads whose objects are still to be deleted
 	Quarantined  int64            // segments whose bytes cannot be found
+	Owner        bool             // the mount is known to own its volume
 }
 
 // Tier shows where the bytes are, for which each scrape asks, and counts what
@@ -84,7 +85,7 @@ func promDesc(d desc) *prometheus.Desc {
 }
 
 var tierDescs = []desc{
-	descSegments, descBytes, descNotEvictable, descStalled, descLag, descOldest, descTombstones, descQuarantined,
+	descSegments, descBytes, descNotEvictable, descStalled, descLag, descOldest, descTombstones, descQuarantined, descOwner,
 }
 
 // Describe implements prometheus.Collector.
@@ -109,13 +110,18 @@ func (c *tierCollector) Collect(ch chan<- prometheus.Metric) {
 	for reason, n := range s.NotEvictable {
 		gauge(descNotEvictable, float64(n), reason)
 	}
-	stalled := 0.0
-	if s.Stalled {
-		stalled = 1
-	}
-	gauge(descStalled, stalled)
+	gauge(descStalled, one(s.Stalled))
 	gauge(descLag, float64(s.LagBytes))
 	gauge(descOldest, s.Oldest.Seconds())
 	gauge(descTombstones, float64(s.Tombstones))
 	gauge(descQuarantined, float64(s.Quarantined))
+	gauge(descOwner, one(s.Owner))
+}
+
+// one is a condition as a gauge.
+func one(holds bool) float64 {
+	if holds {
+		return 1
+	}
+	return 0
 }
