@@ -157,7 +157,11 @@ func (w *world) segment(path string, start uint64) Segment {
 // upload takes one segment to the store as the uploader does.
 func (w *world) upload(path string, start uint64) error {
 	w.t.Helper()
-	u, err := w.v.Prepare(w.t.Context(), w.partition(path), w.segment(path, start))
+	return w.uploadSegment(w.partition(path), w.segment(path, start))
+}
+
+func (w *world) uploadSegment(p *Partition, s Segment) error {
+	u, err := w.v.Prepare(w.t.Context(), p, s)
 	if err != nil {
 		return err
 	}
