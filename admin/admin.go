@@ -3,9 +3,11 @@
 //
 // It promises:
 //   - The control socket can be reached by root only: it lies in a directory
-//     with mode 0700, and there is one for each volume, named by the volume id
-//     that stands as the mount's source in /proc/self/mountinfo. So a command
-//     finds the daemon of a mount without touching the mount.
+//     with mode 0700, and there is one for each mount, named by the volume id
+//     (with a number if another source of the same volume, a copy, is mounted on
+//     this machine), and that stands as the mount's source in
+//     /proc/self/mountinfo. So a command finds the daemon of a mount without
+//     touching the mount.
 //   - A socket that a dead daemon left is replaced; that of a living one never.
 //   - The HTTP listener shows and changes nothing: metrics, health, status.
 //   - Close waits for every request.
@@ -13,7 +15,7 @@
 // What is asked and told is behind Daemon, so that this package knows neither
 // segments nor stores.
 //
-// On disk: /run/tierfs/<volume id>.sock, gone after a clean stop.
+// On disk: /run/tierfs/<volume id>.sock, or <volume id>-2.sock and so on, gone after a clean stop.
 //
 // On the socket: HTTP with JSON bodies. GET /status (topics=true for the list
 // of topics), GET /segments?partition=PATH, POST /pause, /resume, /unmount, and

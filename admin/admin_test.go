@@ -315,15 +315,27 @@ func TestSocket(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a living one stays", func(t *testing.T) {
+	t.Run("a living one stays, and another source of the volume has one of its own", func(t *testing.T) {
 		var dir string
-		_, c := start(t, &fake{}, func(o *Options) { dir = o.RunDir })
-		_, err := Listen(Options{Daemon: &fake{}, RunDir: dir, Volume: volume, Log: slog.New(slog.DiscardHandler)})
-		if err == nil || !strings.Contains(err.Error(), "another tierfs answers") {
-			t.Errorf("got %v", err)
+		s, c := start(t, &fake{status: Status{PID: 1}}, func(o *Options) { dir = o.RunDir })
+		copied, _ := start(t, &fake{status: Status{PID: 2}}, func(o *Options) { o.RunDir = dir })
+		if s.Name() != volume || copied.Name() != volume+"-2" {
+			t.Errorf("called %s and %s", s.Name(), copied.Name())
 		}
-		if _, err := c.Status(t.Context(), false); err != nil {
-			t.Error(err)
+		for pid, c := range map[int]*Client{1: c, 2: NewClient(dir, copied.Name())} {
+			if s, err := c.Status(t.Context(), false); err != nil || s.PID != pid {
+				t.Errorf("%d: %+v, %v", pid, s, err)
+			}
+		}
+	})
+	t.Run("there is an end to copies", func(t *testing.T) {
+		var dir string
+		start(t, &fake{}, func(o *Options) { dir = o.RunDir })
+		for range maxCopies - 1 {
+			start(t, &fake{}, func(o *Options) { o.RunDir = dir })
+		}
+		if _, err := listenSocket(dir, volume); !errors.Is(err, errAnswers) {
+			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("a dead one is replaced", func(t *testing.T) {

@@ -6,31 +6,62 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/mountinfo"
 )
 
 // RunDir is where control sockets are.
 const RunDir = "/run/tierfs"
 
-// SocketPath is the control socket of a volume below runDir.
-func SocketPath(runDir, volume string) string {
-	return filepath.Join(runDir, volume+".sock")
+const socketSuffix = ".sock"
+
+// SocketPath is the control socket of that name below runDir, which is the source
+// of the mount: see [Server.Name].
+func SocketPath(runDir, name string) string {
+	return filepath.Join(runDir, name+socketSuffix)
 }
 
-// listenSocket opens the control socket of a volume. A socket that nobody
-// answers on is replaced.
+// maxCopies is how many sources of one volume can be mounted on one machine at once.
+const maxCopies = 16
+
+// listenSocket opens the control socket of a volume. A socket that nobody answers
+// on is replaced. A name that another tierfs answers to, or that a dead mount has, is
+// that of another source of the same volume, a copy or the original, since a source
+// is served by one process only: this one's name then ends in a number.
 func listenSocket(runDir, volume string) (net.Listener, error) {
 	if err := privateDir(runDir); err != nil {
 		return nil, err
 	}
-	path := SocketPath(runDir, volume)
+	mounts, err := mountinfo.Mounts()
+	if err != nil {
+		return nil, err
+	}
+	name := volume
+	for n := range maxCopies {
+		if !slices.ContainsFunc(mounts, func(m mountinfo.Mount) bool { return m.Type == mountinfo.FSType && m.Source == name }) {
+			l, err := listenAt(SocketPath(runDir, name))
+			if !errors.Is(err, errAnswers) {
+				return l, err
+			}
+		}
+		name = fmt.Sprintf("%s-%d", volume, n+2)
+	}
+	return nil, fmt.Errorf("%s: %w, and so for %d copies of the volume; unmount one first", SocketPath(runDir, volume), errAnswers, maxCopies)
+}
+
+var errAnswers = errors.New("another tierfs answers there")
+
+func listenAt(path string) (net.Listener, error) {
 	probe, err := net.DialTimeout("unix", path, 5*time.Second)
 	switch {
 	case err == nil:
 		_ = probe.Close()
-		return nil, fmt.Errorf("%s: another tierfs answers there; unmount it first", path)
+		return nil, errAnswers
 	case errors.Is(err, unix.ECONNREFUSED):
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("replace a dead control socket: %w", err)
@@ -39,6 +70,9 @@ func listenSocket(runDir, volume string) (net.Listener, error) {
 		return nil, fmt.Errorf("%s: %w; remove it if no tierfs serves this volume", path, err)
 	}
 	l, err := net.Listen("unix", path)
+	if errors.Is(err, unix.EADDRINUSE) { // since the look above
+		return nil, errAnswers
+	}
 	if err != nil {
 		return nil, fmt.Errorf("control socket: %w", err)
 	}
@@ -46,6 +80,13 @@ func listenSocket(runDir, volume string) (net.Listener, error) {
 		return nil, errors.Join(fmt.Errorf("control socket: %w", err), l.Close())
 	}
 	return l, nil
+}
+
+// Name is what the control socket is called, to be the mount's source: the
+// volume's id, or that with a number when another source of the volume is served
+// on this machine.
+func (s *Server) Name() string {
+	return strings.TrimSuffix(filepath.Base(s.control.Addr().String()), socketSuffix)
 }
 
 // privateDir makes the directory, or makes sure that only its owner, who is

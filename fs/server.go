@@ -32,7 +32,7 @@ type Options struct {
 	Volume *tier.Volume
 	// Mountpoint is an existing directory; it may be the source itself.
 	Mountpoint string
-	// FsName is the mount's source in /proc/self/mountinfo: the volume id.
+	// FsName is the mount's source in /proc/self/mountinfo, by which commands find the daemon.
 	FsName string
 	// ReadAhead is the kernel's read-ahead in bytes; 0 keeps the kernel's own.
 	ReadAhead int64

@@ -209,7 +209,7 @@ func (d *daemon) tryUnmount() {
 func (d *daemon) stillMounted() error {
 	point := d.cfg.Mount.Mountpoint
 	m, mounted, err := mountinfo.At(point)
-	if err == nil && mounted && m.Source == d.volume.Identity().ID {
+	if err == nil && mounted && m.Source == d.admin.Name() {
 		return fmt.Errorf("%s: the kernel ended the session; the dead mount stays, mount again to replace it", point)
 	}
 	return err

@@ -133,7 +133,7 @@ func (d *daemon) mount(ctx context.Context) error {
 		Root:        d.source.fd,
 		Volume:      d.volume,
 		Mountpoint:  d.cfg.Mount.Mountpoint,
-		FsName:      d.volume.Identity().ID,
+		FsName:      d.admin.Name(),
 		ReadAhead:   int64(d.cfg.Mount.ReadAhead),
 		RootAttr:    fs.RootAttr(root),
 		SetRootAttr: func(a fs.RootAttr) error { return d.volume.SetRootAttr(tier.RootAttr(a)) },
