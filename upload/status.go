@@ -76,7 +76,7 @@ func (b *Background) Snapshot() metrics.Snapshot {
 	out := metrics.Snapshot{
 		Segments: s.Segments, Bytes: s.Bytes, NotEvictable: map[string]int64{},
 		LagBytes: s.LagBytes, Oldest: s.Oldest, Stalled: s.Stalled,
-		Tombstones: s.Tombstones, Quarantined: s.Quarantined,
+		Tombstones: s.Tombstones, Quarantined: s.Quarantined, Owner: s.Owner == nil,
 	}
 	for why, a := range s.NotEvictable {
 		out.NotEvictable[string(why)] = a.Bytes
