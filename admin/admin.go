@@ -47,7 +47,7 @@ type Daemon interface {
 	Evict(ctx context.Context, what EvictRequest, progress func(EvictStep)) (EvictResult, error)
 	// Check looks for what is wrong with the records and their objects; report
 	// and progress are called by one goroutine at a time.
-	Check(ctx context.Context, report func(Finding), progress func(Progress)) (CheckResult, error)
+	Check(ctx context.Context, what CheckRequest, report func(Finding), progress func(Progress)) (CheckResult, error)
 	// Pause stops uploads, evictions and deletions, or lets them go on.
 	Pause(paused bool)
 	// Unmount unmounts if nobody is in the mount, or says who is (ErrBusy).
@@ -171,6 +171,11 @@ type Stayed struct {
 	Reason   string `json:"reason"`
 	Segments int64  `json:"segments"`
 	Bytes    int64  `json:"bytes"`
+}
+
+// CheckRequest says how far a check goes.
+type CheckRequest struct {
+	Deep bool `json:"deep"` // also read every byte, below and in the store
 }
 
 // Finding is something that is wrong.

@@ -57,7 +57,8 @@ func (f *fake) Evict(ctx context.Context, what EvictRequest, progress func(Evict
 	return f.evict(ctx, progress)
 }
 
-func (f *fake) Check(_ context.Context, report func(Finding), progress func(Progress)) (CheckResult, error) {
+func (f *fake) Check(_ context.Context, what CheckRequest, report func(Finding), progress func(Progress)) (CheckResult, error) {
+	f.note("check %v", what.Deep)
 	report(Finding{Path: "orders-0/x.remote", Problem: "wrong magic"})
 	progress(Progress{1, 2})
 	return CheckResult{Records: 2, Findings: 1}, nil
@@ -119,7 +120,7 @@ func TestCommands(t *testing.T) {
 	})
 	t.Run("check", func(t *testing.T) {
 		var got []string
-		result, err := c.Check(ctx, func(f Finding) { got = append(got, f.Problem) }, func(p Progress) { got = append(got, fmt.Sprint(p)) })
+		result, err := c.Check(ctx, CheckRequest{Deep: true}, func(f Finding) { got = append(got, f.Problem) }, func(p Progress) { got = append(got, fmt.Sprint(p)) })
 		if err != nil || result.Findings != 1 || strings.Join(got, ",") != "wrong magic,{1 2}" {
 			t.Errorf("got %v, %v, %v", got, result, err)
 		}
@@ -129,7 +130,7 @@ func TestCommands(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	want := []string{"status true", "segments orders-0", "segments a b&c-0", "pause true", "pause false"}
+	want := []string{"status true", "segments orders-0", "segments a b&c-0", "check true", "pause true", "pause false"}
 	if diff := cmp.Diff(want, f.calls); diff != "" {
 		t.Error(diff)
 	}

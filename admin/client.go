@@ -134,8 +134,12 @@ func (c *Client) Evict(ctx context.Context, what EvictRequest, progress func(Evi
 }
 
 // Check asks for a check of records and objects.
-func (c *Client) Check(ctx context.Context, report func(Finding), progress func(Progress)) (CheckResult, error) {
-	last, err := c.stream(ctx, "/check", nil, func(l Line) {
+func (c *Client) Check(ctx context.Context, what CheckRequest, report func(Finding), progress func(Progress)) (CheckResult, error) {
+	body, err := json.Marshal(what)
+	if err != nil {
+		return CheckResult{}, err
+	}
+	last, err := c.stream(ctx, "/check", bytes.NewReader(body), func(l Line) {
 		if l.Finding != nil {
 			report(*l.Finding)
 		}

@@ -170,8 +170,13 @@ func (s *Server) evict(w http.ResponseWriter, r *http.Request) {
 
 // check streams the findings and then the result.
 func (s *Server) check(w http.ResponseWriter, r *http.Request) {
+	var what CheckRequest
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&what); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
 	line := stream(w)
-	result, err := s.o.Daemon.Check(r.Context(),
+	result, err := s.o.Daemon.Check(r.Context(), what,
 		func(f Finding) { line(Line{Finding: &f}) }, func(p Progress) { line(Line{Progress: &p}) })
 	if err != nil {
 		line(Line{Error: err.Error()})

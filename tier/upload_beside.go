@@ -71,7 +71,8 @@ func (u *Upload) openSideFile(dir int, stem, suffix string) error {
 // index that points anywhere else would make good bytes look bad later.
 type indexProof struct {
 	starts []int64 // positions still to be met
-	size   int64   // of the index file; 0: there is none, or it does not fit
+	size   int64   // of the index file; 0: there is none, or it is no index
+	bad    bool    // it is no index
 }
 
 // newIndexProof decodes the index that stands beside the segment.
@@ -87,7 +88,7 @@ func (u *Upload) newIndexProof(size int64) *indexProof {
 		}
 		starts, err := segment.Boundaries(raw, size, rules.Format())
 		if err != nil {
-			return &indexProof{}
+			return &indexProof{bad: true}
 		}
 		return &indexProof{starts: starts, size: o.Body.Size}
 	}
@@ -109,7 +110,7 @@ func (u *Upload) useIndex(p *indexProof) {
 		u.Record.IndexSize = p.size
 		return
 	}
-	if p.size > 0 {
+	if p.size > 0 || p.bad {
 		u.v.log.Warn("an index does not fit its segment; it is not used", "segment", u.home.name)
 	}
 	kept := u.Objects[:0]

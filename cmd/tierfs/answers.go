@@ -159,8 +159,8 @@ func (d *daemon) Evict(ctx context.Context, what admin.EvictRequest, progress fu
 }
 
 // Check implements admin.Daemon.
-func (d *daemon) Check(ctx context.Context, report func(admin.Finding), progress func(admin.Progress)) (admin.CheckResult, error) {
-	c := &checker{root: d.source.fd, store: d.access.checks, rules: d.volume.Layout(), report: report, progress: progress}
+func (d *daemon) Check(ctx context.Context, what admin.CheckRequest, report func(admin.Finding), progress func(admin.Progress)) (admin.CheckResult, error) {
+	c := &checker{root: d.source.fd, store: d.access.checks, rules: d.volume.Layout(), deep: what.Deep, report: report, progress: progress}
 	return c.run(ctx)
 }
 

@@ -28,6 +28,7 @@ type checker struct {
 	root     int // descriptor of the source, below any mount
 	store    objstore.Store
 	rules    layout.Rules // nil while the layout is not known
+	deep     bool         // read every byte
 	report   func(admin.Finding)
 	progress func(admin.Progress)
 
@@ -39,13 +40,17 @@ type checker struct {
 // want is an object that a record names.
 type want struct {
 	path   string // of the record, below the source
-	upload marker.UploadID
+	record marker.Record
+	suffix string // of the object: logSuffix, or that of the index
 	size   int64
 }
 
 // run does the whole check.
 func (c *checker) run(ctx context.Context) (admin.CheckResult, error) {
 	if err := c.loadRegistry(); err != nil {
+		return c.result, err
+	}
+	if err := c.state(); err != nil {
 		return c.result, err
 	}
 	c.expected = make(map[string]map[string]want)
@@ -88,6 +93,9 @@ func (c *checker) loadRegistry() error {
 		if err == nil {
 			err = json.Unmarshal(b, &entry)
 		}
+		if err == nil && !strings.HasSuffix("/"+entry.Prefix, "/"+name) {
+			err = fmt.Errorf("it has the prefix %q", entry.Prefix)
+		}
 		if err != nil {
 			c.found(where+"/"+name, fmt.Sprintf("cannot be read: %v", err), "restore it from a backup")
 			continue
@@ -123,6 +131,11 @@ func (c *checker) directory(ctx context.Context, fd int, path string) error {
 		c.expected[prefix][key] = w
 	}
 	c.result.Records += look.records
+	if c.deep {
+		if err := c.deepPartition(ctx, fd, path, look.files); err != nil {
+			return err
+		}
+	}
 	for _, name := range look.subdirectories {
 		if err := c.subdirectory(ctx, fd, path, name); err != nil {
 			return err
@@ -147,6 +160,7 @@ func (c *checker) subdirectory(ctx context.Context, parent int, path, name strin
 // look is what one look at a directory saw.
 type look struct {
 	subdirectories []string
+	files          map[string]bool // the regular ones
 	findings       []admin.Finding
 	objects        map[string]want
 	records        int64
@@ -178,6 +192,8 @@ func (c *checker) look(fd int, path string) (*look, error) {
 			l.subdirectories = append(l.subdirectories, e.Name())
 		}
 	}
+	l.files = files
+	c.names(l, fd, path, entries, files)
 	names := slices.Sorted(maps.Keys(files))
 	for _, name := range names {
 		at := strings.TrimPrefix(path+"/"+name, "/")
@@ -227,9 +243,9 @@ func (c *checker) record(l *look, fd int, name, at string, files map[string]bool
 		checkLocal(l, fd, base+".log", at, rec)
 	}
 	key := fmt.Sprintf("%s/%s-%s", prefix, segment.Stem(rec.Start), rec.UploadID)
-	l.objects[key+".log"] = want{at, rec.UploadID, rec.Size}
+	l.objects[key+logSuffix] = want{at, rec, logSuffix, rec.Size}
 	if rec.IndexSize > 0 {
-		l.objects[key+".index"] = want{at, rec.UploadID, rec.IndexSize}
+		l.objects[key+indexSuffix] = want{at, rec, indexSuffix, rec.IndexSize}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,6 +68,18 @@ func (c *checked) segment(start uint64, suffix string) marker.Record {
 	c.put(c.key(rec)+".log", 100)
 	c.put(c.key(rec)+".index", 8)
 	return rec
+}
+
+func (c *checked) do(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *checked) mkdir(name string) {
+	c.t.Helper()
+	c.do(os.Mkdir(filepath.Join(c.path, name), 0o700))
 }
 
 func (c *checked) record(name string, rec marker.Record) {
@@ -199,8 +212,49 @@ func damages() map[string]damage {
 	}
 }
 
+// misplaced are damages of names, and of tierfs' own directory.
+func misplaced() map[string]damage {
+	return map[string]damage{
+		"a directory for a marker": {
+			func(c *checked) { c.mkdir("orders-0/00000000000000000030.remote") },
+			"orders-0/00000000000000000030.remote: is a directory where a file should be",
+		},
+		"a partition's file that cannot be read": {
+			func(c *checked) { c.write("orders-0/.tierfs-partition", "{") },
+			"orders-0/.tierfs-partition: cannot be read: ",
+		},
+		"a segment that is there twice": {
+			func(c *checked) { c.write("orders-0/00000000000000000000.log", "x") },
+			"orders-0/00000000000000000000.remote: is there although 00000000000000000000.log is",
+		},
+		"a marker that was set aside": {
+			func(c *checked) { c.write("orders-0/.tierfs-twin-00000000000000000000.remote", "x") },
+			"orders-0/.tierfs-twin-00000000000000000000.remote: was set aside",
+		},
+		"no identity": {
+			func(c *checked) { c.do(os.Remove(filepath.Join(c.path, ".tierfs/volume"))) },
+			".tierfs/volume: is missing",
+		},
+		"an epoch that cannot be read": {func(c *checked) { c.write(".tierfs/epoch", "") }, ".tierfs/epoch: cannot be read: "},
+		"a stranger among the tombstones": {
+			func(c *checked) { c.mkdir(".tierfs/tombstones"); c.write(".tierfs/tombstones/x", "") },
+			".tierfs/tombstones/x: is no file of tierfs'",
+		},
+		"a damaged intent": {
+			func(c *checked) {
+				c.mkdir(".tierfs/intents")
+				c.write(".tierfs/intents/"+c.inc.String()+"-00000000000000000040-0123456789abcdef", "")
+			},
+			"0123456789abcdef: is no valid record: ",
+		},
+		"a registry entry without a prefix": {func(c *checked) { c.write(".tierfs/partitions/"+c.inc.String(), "{}") }, "cannot be read: it has the prefix"},
+	}
+}
+
 func TestCheckFinds(t *testing.T) {
-	for name, tc := range damages() {
+	all := damages()
+	maps.Copy(all, misplaced())
+	for name, tc := range all {
 		t.Run(name, func(t *testing.T) {
 			c := newChecked(t)
 			tc.damage(c)

@@ -78,6 +78,9 @@ func (c *checker) object(ctx context.Context, key string, w want, sizes map[stri
 		}
 		size = info.Size
 	}
+	if size == w.size && c.deep {
+		return c.deepObject(ctx, key, w)
+	}
 	if size != w.size {
 		c.found(w.path, fmt.Sprintf("its object %s has %d bytes; it should have %d", key, size, w.size), "restore the object")
 	}
@@ -87,30 +90,37 @@ func (c *checker) object(ctx context.Context, key string, w want, sizes map[stri
 // still says whether the record still names the object: while the check ran the
 // broker may have deleted or changed the segment.
 func (c *checker) still(w want) bool {
-	dir, err := unix.Openat(c.root, path.Dir(w.path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dir, err := c.dirOf(w.path)
 	if err != nil {
 		return false
 	}
 	defer unix.Close(dir)
 	rec, err := marker.Read(dir, path.Base(w.path))
-	return err == nil && rec.UploadID == w.upload
+	return err == nil && rec.UploadID == w.record.UploadID
+}
+
+// dirOf opens the directory of a record. The caller closes it.
+func (c *checker) dirOf(at string) (int, error) {
+	return unix.Openat(c.root, path.Dir(at), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 }
 
 func (p *program) checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "check SOURCE",
+		Use:   "check [--deep] SOURCE",
 		Short: "Look for records, segments and objects that are wrong or missing; mounted or not",
 		Args:  between(1, 1),
 	}
 	flags := addSettingFlags(cmd)
+	var what admin.CheckRequest
+	cmd.Flags().BoolVar(&what.Deep, "deep", false, "read every byte too, of the sealed segments and of the objects")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return interruptible(cmd.Context(), func(ctx context.Context) error { return p.check(ctx, flags, args[0]) })
+		return interruptible(cmd.Context(), func(ctx context.Context) error { return p.check(ctx, flags, args[0], what) })
 	}
 	return cmd
 }
 
 // check asks the daemon if the path is mounted, and looks itself otherwise.
-func (p *program) check(ctx context.Context, flags *settingFlags, source string) error {
+func (p *program) check(ctx context.Context, flags *settingFlags, source string, what admin.CheckRequest) error {
 	m, mounted, err := mountinfo.At(source)
 	if err != nil {
 		return err
@@ -126,9 +136,9 @@ func (p *program) check(ctx context.Context, flags *settingFlags, source string)
 	}
 	var result admin.CheckResult
 	if mounted && m.Type == mountinfo.FSType {
-		result, err = admin.NewClient(p.runDir, m.Source).Check(ctx, report, progress)
+		result, err = admin.NewClient(p.runDir, m.Source).Check(ctx, what, report, progress)
 	} else {
-		result, err = p.checkOffline(ctx, flags, source, report, progress)
+		result, err = p.checkOffline(ctx, flags, source, what, report, progress)
 	}
 	if err = errors.Join(err, bar.Exit()); err != nil {
 		return err
@@ -141,7 +151,7 @@ func (p *program) check(ctx context.Context, flags *settingFlags, source string)
 }
 
 func (p *program) checkOffline(
-	ctx context.Context, flags *settingFlags, source string, report func(admin.Finding), progress func(admin.Progress),
+	ctx context.Context, flags *settingFlags, source string, what admin.CheckRequest, report func(admin.Finding), progress func(admin.Progress),
 ) (result admin.CheckResult, err error) {
 	c, err := flags.load(p, config.Setting{Path: "mount.source", Value: source, Where: "SOURCE"})
 	if err != nil {
@@ -164,7 +174,7 @@ func (p *program) checkOffline(
 	if err != nil {
 		return result, fmt.Errorf("%s: %w", source, err)
 	}
-	check := &checker{root: root, store: brief(store, nil), rules: rules, report: report, progress: progress}
+	check := &checker{root: root, store: brief(store, nil), rules: rules, deep: what.Deep, report: report, progress: progress}
 	result, err = check.run(ctx)
 	if err != nil {
 		return result, fmt.Errorf("%s: %w", source, err)

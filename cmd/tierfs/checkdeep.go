@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/zeebo/xxh3"
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/durable"
+	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/objstore"
+	"github.com/tierfs/tierfs/segment"
+)
+
+// maxIndexFile is more than any index has, in bytes.
+const maxIndexFile = 64 << 20
+
+// deepPartition reads the sealed segments of a directory that are local: each has to
+// be what a broker writes, its record has to be of these bytes, and the index beside
+// it has to fit. A segment that changes meanwhile is left out.
+func (c *checker) deepPartition(ctx context.Context, fd int, path string, files map[string]bool) error {
+	if c.rules == nil {
+		return nil
+	}
+	if _, why := c.rules.Classify(path); why != "" {
+		return nil
+	}
+	starts := map[uint64]bool{}
+	for name := range files {
+		if start, suffix, ok := segment.ParseStem(name); ok && (suffix == logSuffix || suffix == remoteSuffix) {
+			starts[start] = true
+		}
+	}
+	sorted := slices.Sorted(maps.Keys(starts))
+	for _, start := range sorted[:max(0, len(sorted)-1)] { // the last one is being written
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if stem := segment.Stem(start); files[stem+logSuffix] {
+			if err := c.deepLocal(ctx, fd, path, start); err != nil {
+				return fmt.Errorf("%s/%s: %w", path, stem+logSuffix, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *checker) deepLocal(ctx context.Context, dir int, path string, start uint64) error {
+	stem := segment.Stem(start)
+	at := strings.TrimPrefix(path+"/"+stem, "/")
+	fd, err := unix.Openat(dir, stem+logSuffix, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil // gone meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	log := os.NewFile(uintptr(fd), stem+logSuffix)
+	defer log.Close()
+	before, err := log.Stat()
+	if err != nil {
+		return err
+	}
+	index, indexErr := durable.ReadFile(dir, stem+indexSuffix, maxIndexFile)
+	w := c.walk(ctx, log, before.Size(), start, index)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	rec, recErr := marker.Read(dir, stem+uploadedSuffix)
+	after, err := log.Stat()
+	if err != nil || after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime()) {
+		return err
+	}
+	switch {
+	case recErr == nil && rec.Size == before.Size() && rec.LogHash != w.hash:
+		c.found(at+logSuffix, "has other bytes than its record", "the file was changed without tierfs, or its disk is failing: the object has the bytes of the record")
+	case w.err != nil:
+		c.found(at+logSuffix, fmt.Sprintf("does not verify: %v", w.err), "its broker has to repair or delete it; it is not uploaded")
+	}
+	if w.err == nil && indexErr == nil && w.index != nil {
+		c.found(at+indexSuffix, fmt.Sprintf("does not fit its segment: %v", w.index), "stop the broker and delete it: the broker makes it anew")
+	}
+	return nil
+}
+
+// walked is what one pass over a segment showed.
+type walked struct {
+	hash  [16]byte
+	err   error // why it is no segment
+	index error // why the index is not its own; only if err is nil
+}
+
+// walk reads a segment once, to its end.
+func (c *checker) walk(ctx context.Context, r io.Reader, size int64, start uint64, index []byte) (w walked) {
+	sum := xxh3.New()
+	r = io.TeeReader(&endingReader{ctx, r}, sum)
+	format := c.format()
+	var starts []int64
+	if len(index) > 0 {
+		starts, w.index = segment.Boundaries(index, size, format)
+	}
+	_, w.err = segment.Walk(r, size, start, format, func(b segment.Batch) error {
+		if len(starts) > 0 && starts[0] == b.Position {
+			starts = starts[1:]
+		}
+		return nil
+	})
+	if w.index == nil && len(starts) > 0 && format != segment.Generic {
+		w.index = fmt.Errorf("no batch starts at %d", starts[0])
+	}
+	if _, err := io.Copy(io.Discard, r); err != nil { // behind what does not verify
+		w.err = errors.Join(w.err, err)
+	}
+	w.hash = sum.Sum128().Bytes()
+	return w
+}
+
+func (c *checker) format() segment.Format {
+	if c.rules == nil {
+		return segment.Generic
+	}
+	return c.rules.Format()
+}
+
+// deepObject reads the objects of one record and holds them against it. For a
+// remote segment the index beside it is held against them, too.
+func (c *checker) deepObject(ctx context.Context, key string, w want) error {
+	if w.suffix == indexSuffix {
+		return nil // read together with its segment
+	}
+	base := strings.TrimSuffix(key, logSuffix)
+	beside, uploaded := c.besideRemote(w), []byte(nil)
+	if w.record.IndexSize > 0 {
+		var err error
+		uploaded, err = c.content(ctx, base+indexSuffix, w.record.IndexSize)
+		if objstore.Retryable(err) || ctx.Err() != nil {
+			return err
+		} // what is wrong with the object itself is found without its content
+	}
+	body, err := c.store.GetRange(ctx, key, 0, w.size)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", key, err)
+	}
+	defer body.Close()
+	index := uploaded
+	if len(index) == 0 {
+		index = beside
+	}
+	seen := c.walk(ctx, body, w.size, w.record.Start, index)
+	fits := seen.index == nil
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case objstore.Retryable(seen.err):
+		return fmt.Errorf("read %s: %w", key, seen.err)
+	case seen.hash != w.record.LogHash:
+		c.found(w.path, "its object "+key+" has other bytes than its record", "restore the object; a segment that is still local can be uploaded again")
+	case len(uploaded) > 0 && !fits:
+		c.found(w.path, fmt.Sprintf("its object %s does not fit the segment: %v", base+indexSuffix, seen.index), "restore the object")
+	case len(beside) > 0 && (!fits || len(uploaded) > 0 && !bytes.Equal(beside, uploaded)) && c.still(w):
+		c.found(strings.TrimSuffix(w.path, remoteSuffix)+indexSuffix, "does not fit its segment", "stop the broker, and restore it from its object or delete it")
+	}
+	return nil
+}
+
+// besideRemote is the index beside a remote segment, if there is one.
+func (c *checker) besideRemote(w want) []byte {
+	stem, remote := strings.CutSuffix(w.path, remoteSuffix)
+	if !remote {
+		return nil
+	}
+	dir, err := c.dirOf(w.path)
+	if err != nil {
+		return nil // gone meanwhile
+	}
+	defer unix.Close(dir)
+	b, _ := durable.ReadFile(dir, stem[strings.LastIndexByte(stem, '/')+1:]+indexSuffix, maxIndexFile) // without one, reads take the object's
+	return b
+}
+
+func (c *checker) content(ctx context.Context, key string, size int64) ([]byte, error) {
+	body, err := c.store.GetRange(ctx, key, 0, size)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", key, err)
+	}
+	defer body.Close()
+	b, err := io.ReadAll(body)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", key, err)
+	}
+	return b, nil
+}
+
+// endingReader ends with the context.
+type endingReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r *endingReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.Read(p)
+}
