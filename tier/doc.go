@@ -21,6 +21,7 @@
 //	.tierfs/lock                      held (flock) by the one process that serves the volume
 //	.tierfs/volume                    JSON: id, name; written once, never replaced: its inode is part of the instance
 //	.tierfs/epoch                     JSON: epoch and nonce of the last mount; replaced at each
+//	.tierfs/reserve/{00 to 07}        nothing: room for tierfs' own files on a disk that is full
 //	.tierfs/root                      JSON: mode and owner of the root as the broker sees them
 //	.tierfs/partitions/{incarnation}  JSON: key prefix, path at minting, layout
 //	.tierfs/intents/{upload}          record: an upload that has begun

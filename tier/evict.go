@@ -124,6 +124,7 @@ func (v *Volume) Evict(ctx context.Context, p *Partition, s Segment) error {
 	if err := pathError("fsync", "", unix.Fsync(fd)); err != nil {
 		return err
 	}
+	defer v.reserve.take()
 	if halfway {
 		return v.finish(f, fd)
 	}

@@ -157,6 +157,11 @@ func (w *world) brokerStarts() {
 	}
 }
 
+// indexGone is what a broker does together with deleting its segment.
+func indexGone(w *world) {
+	w.do(w.v.Unlink(w.dir("t-0"), segment.Stem(w.starts[0])+".index"))
+}
+
 // create makes an empty file as the broker does.
 func (w *world) create(dir, name string) error {
 	fd, e, err := w.v.Create(w.dir(dir), name, os.O_RDWR, 0o644)

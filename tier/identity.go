@@ -183,7 +183,9 @@ func (v *Volume) RootAttr() (RootAttr, error) {
 }
 
 // SetRootAttr keeps the attributes that the broker sees at the root, durably.
-func (v *Volume) SetRootAttr(a RootAttr) error { return writeJSON(v.dirs.base, rootFile, a) }
+func (v *Volume) SetRootAttr(a RootAttr) error {
+	return v.step("root:attr", func() error { return writeJSON(v.dirs.base, rootFile, a) })
+}
 
 // CloseSource keeps the root's attributes for the broker's eyes and closes the
 // directory below to everyone but root, so that no broker starts on it bare.
@@ -192,8 +194,11 @@ func (v *Volume) CloseSource() error {
 	if err != nil {
 		return err
 	}
-	if err := v.SetRootAttr(a); err != nil {
-		return err
+	var st unix.Stat_t
+	if err := fstatat(v.dirs.base, rootFile, &st); err != nil { // what was kept before needs no room
+		if err := v.SetRootAttr(a); err != nil {
+			return err
+		}
 	}
 	if err := unix.Fchown(v.root, 0, 0); err != nil {
 		return fmt.Errorf("chown of the source: %w", err)

@@ -138,7 +138,7 @@ func (v *Volume) claim(ctx context.Context, first bool) error {
 	if err != nil {
 		return err
 	}
-	err = v.step("epoch:store", func() error {
+	err = v.point("epoch:store", func() error {
 		return v.opt.Store.Put(ctx, v.ownerKey(), objstore.BytesBody(b), objstore.PutOptions{IfAbsent: first})
 	})
 	if err != nil && !errors.Is(err, objstore.ErrExists) {

@@ -89,7 +89,7 @@ func (v *Volume) Rehydrate(ctx context.Context, f *File) error {
 	}
 	err = v.download(ctx, w)
 	if err == nil {
-		err = v.step("rehydrate:fsync", func() error { return pathError("fsync", "", unix.Fsync(fd)) })
+		err = v.point("rehydrate:fsync", func() error { return pathError("fsync", "", unix.Fsync(fd)) })
 	}
 	if err = v.endFilling(w, err); err == nil {
 		v.changed(f.handle)
@@ -147,7 +147,7 @@ func (v *Volume) download(ctx context.Context, w *fill) error {
 	if err != nil {
 		return err
 	}
-	return v.step("rehydrate:fill", func() error {
+	return v.point("rehydrate:fill", func() error {
 		hash := xxh3.New()
 		if err := v.transfer(ctx, w, key, io.MultiWriter(w, hash)); err != nil {
 			return err

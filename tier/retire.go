@@ -131,7 +131,7 @@ func (v *Volume) deleteObjects(ctx context.Context, all []doomed) (gone []doomed
 }
 
 func (v *Volume) deleteKeys(ctx context.Context, keys []string) error {
-	return v.step("retire:delete", func() error { return v.opt.Store.Delete(ctx, keys...) })
+	return v.point("retire:delete", func() error { return v.opt.Store.Delete(ctx, keys...) })
 }
 
 // maxRefused is how many uploads in a row are asked for one by one when the store

@@ -30,7 +30,8 @@ func tmpfs(t *testing.T) (string, int) {
 	return path, fd
 }
 
-// On a full disk a segment is not read: its intent could not be written.
+// On a full disk without a reserve a segment is not read: its intent could not be
+// written.
 func TestNoRoomForAnIntent(t *testing.T) {
 	w := newWorld(t, 3)
 	bad := append([]byte(nil), w.logs[0]...)
@@ -41,6 +42,8 @@ func TestNoRoomForAnIntent(t *testing.T) {
 	if err := os.WriteFile(filler, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("the disk takes everything: %v", err)
 	}
+	w.v.reserve.close()
+	w.v.reserve.dir, w.v.reserve.have = -1, nil
 	own := w.v.dirs.intents
 	w.v.dirs.intents = fd
 	defer func() { w.v.dirs.intents = own }()

@@ -119,7 +119,7 @@ func tracedBoots() []tracedOperation {
 		{name: "boot of a fill", prepare: both(crashed(remote, "rehydrate:fill:done", rehydrate), cut)},
 		{name: "boot of a whole fill", prepare: crashed(remote, "rehydrate:fsync", rehydrate)},
 		{name: "boot of a truncation", prepare: crashed(remote, "truncate:empty", empty(first))},
-		{name: "boot of an unlink", prepare: crashed(remote, "unlink:tombstone", whileFilling(unlink))},
+		{name: "boot of an unlink", prepare: crashed(both(remote, indexGone), "unlink:tombstone", whileFilling(unlink))},
 		{name: "boot of a replacement", prepare: crashed(withSwap(remote), "rename:discard", replace)},
 		{name: "boot of a replacement to come", prepare: crashed(withSwap(remote), "rename:name", replace)},
 	}

@@ -79,13 +79,14 @@ func (v *Volume) Prepare(ctx context.Context, p *Partition, s Segment) (*Upload,
 }
 
 // roomForIntent fails with ENOSPC where the intent would, before the segment is
-// read for nothing.
+// read for nothing: there is neither room on the disk nor in the reserve.
 func (v *Volume) roomForIntent() error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(v.dirs.intents, &st); err != nil {
 		return pathError("statfs", stateDir+"/intents", err)
 	}
-	if st.Blocks > 0 && st.Bfree == 0 || st.Files > 0 && st.Ffree == 0 {
+	v.reserve.take()
+	if (st.Blocks > 0 && st.Bfree == 0 || st.Files > 0 && st.Ffree == 0) && !v.reserve.any() {
 		return pathError("write", stateDir+"/intents", unix.ENOSPC)
 	}
 	return nil

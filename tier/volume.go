@@ -67,8 +67,9 @@ type Volume struct {
 	asking  chan struct{} // cap 1: held while the store is asked who owns the volume
 	asked   asked
 
-	swaps  swaps
-	starts starts
+	swaps   swaps
+	starts  starts
+	reserve reserve
 
 	mu         sync.RWMutex // guards what follows
 	id         Identity     // only its epoch and nonce change after Open
@@ -128,10 +129,13 @@ func Open(ctx context.Context, opt Options) (*Volume, error) {
 	if err := v.openState(); err != nil {
 		return nil, err
 	}
+	v.reserve.log, v.reserve.point = v.log, v.point
+	v.reserve.open(v.dirs.base)
 	if err := v.boot(ctx); err != nil {
-		v.dirs.close()
+		_ = v.Close()
 		return nil, err
 	}
+	v.reserve.take()
 	return v, nil
 }
 
@@ -199,6 +203,7 @@ func (d *stateDirs) close() {
 // Close gives the volume's lock back. The caller has stopped everything that uses
 // the volume.
 func (v *Volume) Close() error {
+	v.reserve.close()
 	v.dirs.close()
 	return nil
 }
@@ -224,8 +229,14 @@ func (v *Volume) changed(h handle.Handle) {
 	}
 }
 
-// step runs one durable step between its two named points.
+// step runs one durable step on the local disk between its two named points. If the
+// disk is full, the reserve gives way: a step can be run again after an ENOSPC.
 func (v *Volume) step(name string, do func() error) error {
+	return v.point(name, func() error { return v.reserve.during(do) })
+}
+
+// point runs what is no step of that kind between two named points.
+func (v *Volume) point(name string, do func() error) error {
 	if v.opt.Step != nil {
 		v.opt.Step(name)
 	}
