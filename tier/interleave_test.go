@@ -91,9 +91,7 @@ func TestInterleavings(t *testing.T) {
 // another one of the same segment go on to a point of its own, and lets the broker
 // cut in there. By default it takes some of the many ways in which that can be.
 func TestInterleavingsOfTwo(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Log("seed", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := rand.New(rand.NewPCG(seed(t), 0))
 	for _, pair := range [][2]actor{
 		{uploader(local), evictor(uploaded)}, {evictor(uploaded), rehydrator(remote)}, {rehydrator(remote), evictor(uploaded)},
 		{evictor(uploaded), evictor(uploaded)}, {uploader(local), uploader(local)},

@@ -3,6 +3,7 @@ package tier
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tierfs/tierfs/segment"
 	"github.com/tierfs/tierfs/segment/segmenttest"
 )
 
@@ -24,7 +26,10 @@ func (s *stress) change(r *rand.Rand) error {
 	if m.name == "" {
 		return s.count("change", s.create(m))
 	}
-	changes := []func(*model) error{s.rewrite, s.overwrite, s.patch, s.cut, s.clear, s.rename, s.replace, s.link, s.touch, s.unlink}
+	changes := []func(*model) error{
+		s.rewrite, s.overwrite, s.patch, s.cut, s.clear, s.punch, s.zero, s.grow,
+		s.rename, s.replace, s.link, s.linkAndWrite, s.touch, s.unlink, s.recreate,
+	}
 	if err := changes[r.IntN(len(changes))](m); err != nil {
 		return fmt.Errorf("%s: %w", name(m.start), err)
 	}
@@ -47,7 +52,7 @@ func (s *stress) create(m *model) error {
 	}
 	_ = unix.Close(fd)
 	e.File.Release()
-	m.name, m.bytes = name(m.start), nil
+	m.name, m.inode = name(m.start), &inode{}
 	return s.put(m, 0, s.fresh(m))
 }
 
@@ -99,6 +104,31 @@ func (s *stress) patch(m *model) error {
 func (s *stress) cut(m *model) error   { return s.truncate(m, len(m.bytes)/2) }
 func (s *stress) clear(m *model) error { return s.truncate(m, 0) }
 
+// punch and zero take the leader's epoch of the first batch: it stays whole.
+func (s *stress) punch(m *model) error { return s.allocate(m, batchEpoch, 4, punch(batchEpoch, 4)) }
+func (s *stress) zero(m *model) error  { return s.allocate(m, batchEpoch, 4, zeroRange(batchEpoch, 4)) }
+
+// grow gives it zeros behind its end.
+func (s *stress) grow(m *model) error {
+	if len(m.bytes) > 1<<16 {
+		return s.clear(m)
+	}
+	size := int64(len(m.bytes))
+	return s.allocate(m, len(m.bytes), 100, func(fd int) error { return unix.Fallocate(fd, 0, size, 100) })
+}
+
+// allocate makes zeros.
+func (s *stress) allocate(m *model, at, n int, change func(int) error) error {
+	if at > len(m.bytes) || at < len(m.bytes) && at+n > len(m.bytes) {
+		return s.rewrite(m)
+	}
+	err := s.w.mutate(s.d, m.name, Mutation{Kind: Allocate}, change)
+	if err == nil {
+		m.bytes = append(append(bytes.Clone(m.bytes[:at]), make([]byte, n)...), m.bytes[min(at+n, len(m.bytes)):]...)
+	}
+	return err
+}
+
 // rename marks it as deleted, or takes that back.
 func (s *stress) rename(m *model) error {
 	to := name(m.start)
@@ -120,7 +150,7 @@ func (s *stress) replace(m *model) error {
 	}
 	err := s.w.v.Rename(s.d, from, s.d, m.name, 0)
 	if err == nil {
-		m.bytes = b
+		m.inode = &inode{b}
 	}
 	return err
 }
@@ -145,6 +175,18 @@ func (s *stress) link(m *model) error {
 		return err
 	}
 	return s.w.v.Rename(s.d, other, s.d, m.name, 0)
+}
+
+// linkAndWrite writes through another name, which stays for that long only.
+func (s *stress) linkAndWrite(m *model) error {
+	own, other := m.name, fmt.Sprint("link-", m.start)
+	if err := s.w.link(own, other); err != nil {
+		return err
+	}
+	m.name = other
+	err := s.overwrite(m)
+	m.name = own
+	return errors.Join(err, s.w.v.Unlink(s.d, other))
 }
 
 func (s *stress) touch(m *model) error {
@@ -177,5 +219,80 @@ func (s *stress) unlink(m *model) error {
 		return err
 	}
 	m.name = ""
+	if err := s.w.v.Unlink(s.d, segment.Stem(m.start)+".index"); !isNotExist(err) {
+		return err
+	}
 	return nil
+}
+
+// recreate makes another file in its place at once.
+func (s *stress) recreate(m *model) error {
+	if err := s.unlink(m); err != nil {
+		return err
+	}
+	return s.create(m)
+}
+
+// heldFile is a handle of the broker, which reads its inode whatever has become of
+// the name.
+type heldFile struct {
+	m    *model // whose lock stands for the inode's
+	file *File
+	fd   int
+	*inode
+}
+
+// hold opens a file, reads through a handle, or closes one.
+func (s *stress) hold(r *rand.Rand) error {
+	s.holding.Lock()
+	defer s.holding.Unlock()
+	switch n := r.IntN(20); {
+	case n == 0 || len(s.held) == 0:
+		return s.open(s.pick(r))
+	case n == 1 || len(s.held) > 8:
+		i := r.IntN(len(s.held))
+		s.held[i].close()
+		s.held[i] = s.held[len(s.held)-1]
+		s.held = s.held[:len(s.held)-1]
+		return nil
+	}
+	h := s.held[r.IntN(len(s.held))]
+	h.m.RLock()
+	defer h.m.RUnlock()
+	b, err := s.w.bytesOf(h.file)
+	if err == nil && !bytes.Equal(b, h.bytes) {
+		err = fmt.Errorf("%d bytes that are not the %d of the inode", len(b), len(h.bytes))
+	}
+	return s.count("read of a handle", err)
+}
+
+func (s *stress) open(m *model) error {
+	m.RLock()
+	defer m.RUnlock()
+	if m.name == "" {
+		return nil
+	}
+	e, err := s.w.v.Lookup(s.d, m.name)
+	if err != nil {
+		return err
+	}
+	e.File.Opened(false)
+	fd, err := e.File.open(unix.O_RDONLY)
+	if err == nil {
+		s.held = append(s.held, heldFile{m, e.File, fd, m.inode})
+	}
+	return err
+}
+
+func (h heldFile) close() {
+	h.file.Closed(false)
+	h.file.Release()
+	_ = unix.Close(h.fd)
+}
+
+func (s *stress) closeHeld() {
+	for _, h := range s.held {
+		h.close()
+	}
+	s.held = nil
 }

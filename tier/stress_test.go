@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -18,25 +19,39 @@ import (
 	"github.com/tierfs/tierfs/objstore"
 )
 
-const (
-	stressTime  = 2 * time.Second
-	stressFiles = 4 // segments that change; one more is the active one
-)
+const stressFiles = 4 // segments that change; one more is the active one
+
+var seedFlag = flag.Uint64("seed", 0, "of the random tests; 0: another one each time")
+
+// seed is what random tests begin with. It is printed, for -seed.
+func seed(t *testing.T) uint64 {
+	n := *seedFlag
+	if n == 0 {
+		n = rand.Uint64()
+	}
+	t.Logf("-seed %d", n)
+	return n
+}
 
 // TestStress lets many hands at few segments at once: readers, a broker that
-// writes, truncates, renames, links, unlinks and makes anew, uploads, evictions,
-// rehydrations, retirements, listings. What the broker did is held against a model
-// of each segment, and the store's objects against the bytes that they stand for.
+// writes, truncates, punches, renames, links, unlinks and makes anew, handles that
+// are kept over all of it, uploads, evictions, rehydrations, retirements, listings.
+// What the broker did is held against a model of each segment and of each inode, and
+// the store's objects against the bytes that they stand for.
 func TestStress(t *testing.T) {
-	s := newStress(t)
-	ctx, stop := context.WithTimeout(t.Context(), stressTime)
+	s, seed := newStress(t), seed(t)
+	length := 2 * time.Second
+	if soak() {
+		length = time.Minute
+	}
+	ctx, stop := context.WithTimeout(t.Context(), length)
 	defer stop()
 	var all sync.WaitGroup
 	for i, hand := range []func(*rand.Rand) error{
-		s.change, s.change, s.read, s.read, s.upload, s.upload, s.evict, s.rehydrate, s.retire, s.list,
+		s.change, s.change, s.read, s.read, s.hold, s.upload, s.upload, s.evict, s.rehydrate, s.retire, s.list,
 	} {
 		all.Go(func() {
-			random := rand.New(rand.NewPCG(uint64(i), 7))
+			random := rand.New(rand.NewPCG(seed, uint64(i)))
 			for ctx.Err() == nil {
 				if err := hand(random); err != nil {
 					t.Error(err)
@@ -50,11 +65,12 @@ func TestStress(t *testing.T) {
 		t.Logf("%s: %d", what, n.(*atomic.Int64).Load())
 		return true
 	})
+	s.closeHeld()
 	s.settled()
 	s.w.reopen()
 	s.d = s.w.dir("t-0")
 	s.settled()
-	for _, key := range []string{"change", "upload", "evict", "rehydrate", "retire"} {
+	for _, key := range []string{"change", "upload", "evict", "rehydrate", "retire", "read of a handle"} {
 		if n, ok := s.done.Load(key); !ok || n.(*atomic.Int64).Load() < 5 {
 			t.Errorf("hardly any %s", key)
 		}
@@ -67,22 +83,28 @@ type model struct {
 	sync.RWMutex
 	start uint64
 	name  string // where it is now; empty: unlinked
-	bytes []byte
 	turn  int
+	*inode
 }
+
+// inode is what a model's name leads to: another one when it was replaced.
+type inode struct{ bytes []byte }
 
 type stress struct {
 	w     *world
 	d     Dir
 	files []*model
 	done  sync.Map // of *atomic.Int64
+
+	holding sync.Mutex // guards held
+	held    []heldFile
 }
 
 func newStress(t *testing.T) *stress {
 	w := newWorld(t, stressFiles+1)
 	s := &stress{w: w, d: w.dir("t-0")}
 	for _, start := range w.starts[:stressFiles] {
-		s.files = append(s.files, &model{start: start, name: name(start), bytes: w.logs[start]})
+		s.files = append(s.files, &model{start: start, name: name(start), inode: &inode{w.logs[start]}})
 	}
 	return s
 }
