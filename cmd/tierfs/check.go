@@ -83,6 +83,9 @@ func (c *checker) loadRegistry() error {
 		return fmt.Errorf("%s: %w", where, err)
 	}
 	for _, name := range names {
+		if strings.HasPrefix(name, durable.TempPrefix) {
+			continue // an entry that is being written, or that a crash left
+		}
 		var entry struct {
 			Prefix string `json:"prefix"`
 		}

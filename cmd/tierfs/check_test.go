@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/admin"
+	"github.com/tierfs/tierfs/durable"
 	"github.com/tierfs/tierfs/marker"
 	"github.com/tierfs/tierfs/objstore"
 	"github.com/tierfs/tierfs/objstore/sim"
@@ -45,6 +46,7 @@ func newChecked(t *testing.T) *checked {
 	c.segment(10, ".uploaded")
 	c.write("orders-0/00000000000000000010.log", strings.Repeat("x", 100))
 	c.write("orders-0/00000000000000000020.log", "active")
+	c.write(".tierfs/partitions/"+durable.TempPrefix+"1", `{"pre`) // being written, or left by a crash
 	for _, start := range []string{"00", "10", "20"} {
 		c.write("orders-0/000000000000000000"+start+".index", "")
 	}
