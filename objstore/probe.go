@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -52,13 +53,15 @@ type probe struct {
 	key    string
 	body   []byte
 	report Report
-	gone   bool // the scratch keys are deleted
+	gone   bool      // the scratch keys are deleted
+	made   time.Time // when the store says that the scratch object was put
 }
 
 // Probe tries every operation on scratch keys below prefix ("" for the top), and
 // learns what the store enforces. s must be bare: without retries, so that a wrong
 // setting is known at once. It takes at most a few seconds for each operation and
-// leaves nothing behind if the store lets it. The error is one line that says
+// leaves nothing behind if the store lets it; what a probe left that was killed, a
+// later one removes after an hour. The error is one line that says
 // which setting is wrong, as far as the store tells.
 func Probe(ctx context.Context, s Store, prefix string) (Report, error) {
 	p := &probe{s: s, prefix: strings.TrimSuffix(prefix, "/"), body: make([]byte, 4096)}
@@ -80,6 +83,7 @@ func Probe(ctx context.Context, s Store, prefix string) (Report, error) {
 			return p.report, fmt.Errorf("probe of the store failed at %s: %w", step.name, err)
 		}
 	}
+	_ = p.bounded(ctx, p.sweep) // best effort: scratch keys
 	if i, ok := s.(Inspector); ok {
 		ictx, cancel := context.WithTimeout(ctx, probeTimeout)
 		defer cancel()
@@ -152,6 +156,7 @@ func (p *probe) list(ctx context.Context) error {
 	if len(page.Objects) != 1 || page.Objects[0].Key != p.key || page.Objects[0].Size != int64(len(p.body)) {
 		return notAStore("a listing does not show an object that is there")
 	}
+	p.made = page.Objects[0].Modified
 	return nil
 }
 
@@ -190,6 +195,32 @@ func (p *probe) delete(ctx context.Context) error {
 	}
 	p.gone = true
 	return nil
+}
+
+// scratchAge is after how long a scratch object is nobody's: by far longer than a
+// probe can take. The store's own clock counts.
+const scratchAge = time.Hour
+
+// scratchKey matches the last part of a scratch object's key.
+var scratchKey = regexp.MustCompile(`^probe-[a-z2-7]{26}(-bad)?$`)
+
+// sweep deletes the scratch objects that killed probes left.
+func (p *probe) sweep(ctx context.Context) error {
+	dir := strings.TrimPrefix(p.prefix+"/", "/")
+	page, err := p.s.List(ctx, dir+"probe-", "")
+	if err != nil {
+		return err
+	}
+	var old []string
+	for _, o := range page.Objects {
+		if scratchKey.MatchString(strings.TrimPrefix(o.Key, dir)) && p.made.Sub(o.Modified) > scratchAge {
+			old = append(old, o.Key)
+		}
+	}
+	if len(old) == 0 {
+		return nil
+	}
+	return p.s.Delete(ctx, old...)
 }
 
 func notAStore(format string, args ...any) error {

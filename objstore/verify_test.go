@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tierfs/tierfs/objstore"
 	"github.com/tierfs/tierfs/objstore/sim"
@@ -98,6 +100,48 @@ func TestProbeFeatures(t *testing.T) {
 				t.Fatalf("%d deletes", n)
 			}
 		})
+	}
+}
+
+// agedStore is a store that has had some keys for two hours.
+type agedStore struct {
+	objstore.Store
+	aged map[string]bool
+}
+
+func (s agedStore) List(ctx context.Context, prefix, after string) (objstore.Page, error) {
+	page, err := s.Store.List(ctx, prefix, after)
+	for i, o := range page.Objects {
+		if s.aged[o.Key] {
+			page.Objects[i].Modified = o.Modified.Add(-2 * time.Hour)
+		}
+	}
+	return page, err
+}
+
+// TestProbeSweeps: what killed probes left goes with the first probe after an hour, and nothing else.
+func TestProbeSweeps(t *testing.T) {
+	scratch := strings.Repeat("ab2", 9)[:26]
+	for _, dir := range []string{"", "p/"} {
+		aged := []string{dir + "probe-" + scratch, dir + "probe-" + scratch + "-bad"}
+		others := []string{
+			dir + "probe-" + scratch[1:] + "q", // of a probe that may be under way
+			dir + "probe-" + scratch + "-worse", dir + "probe-1/" + scratch, dir + "q/probe-" + scratch,
+		}
+		s := agedStore{sim.New(sim.Options{}), map[string]bool{}}
+		for i, key := range slices.Concat(aged, others) {
+			s.aged[key] = i != len(aged)
+			if err := s.Put(t.Context(), key, objstore.BytesBody([]byte("x")), objstore.PutOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := objstore.Probe(t.Context(), s, strings.TrimSuffix(dir, "/")); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(others)
+		if left := s.Store.(*sim.Store).Keys(); !slices.Equal(left, others) {
+			t.Errorf("left %q, should be %q", left, others)
+		}
 	}
 }
 
