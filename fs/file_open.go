@@ -105,7 +105,9 @@ func syncFD(fd int, flags uint32) error {
 	return unix.Fsync(fd)
 }
 
-// Lseek answers SEEK_DATA and SEEK_HOLE. A remote segment is all data.
+// Lseek answers SEEK_DATA and SEEK_HOLE. A remote segment is all data, and so is a
+// file that somebody may write: pages of a mapping that the kernel has not handed on
+// yet may lie in what is a hole below.
 func (f *fileSystem) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
 	defer f.answered(metrics.OpLseek, time.Now())
 	o := f.handles.get(in.Fh)
@@ -114,20 +116,33 @@ func (f *fileSystem) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekO
 	}
 	src := o.file.Source()
 	defer src.Release()
+	size := src.Size()
 	if src.Local() {
-		off, err := unix.Seek(o.fd, int64(in.Offset), int(in.Whence))
-		out.Offset = uint64(off)
-		return f.status("lseek", o.node, err)
+		if !o.file.Writable() {
+			off, err := unix.Seek(o.fd, int64(in.Offset), int(in.Whence))
+			out.Offset = uint64(off)
+			return f.status("lseek", o.node, err)
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(o.fd, &st); err != nil {
+			return f.status("lseek", o.node, err)
+		}
+		size = st.Size
 	}
+	return allData(in, out, size)
+}
+
+// allData answers for a file without holes.
+func allData(in *fuse.LseekIn, out *fuse.LseekOut, size int64) fuse.Status {
 	if in.Whence != unix.SEEK_DATA && in.Whence != unix.SEEK_HOLE {
 		return fuse.EINVAL
 	}
-	if in.Offset >= uint64(src.Size()) {
+	if in.Offset >= uint64(size) {
 		return fuse.Status(unix.ENXIO)
 	}
 	out.Offset = in.Offset
 	if in.Whence == unix.SEEK_HOLE {
-		out.Offset = uint64(src.Size())
+		out.Offset = uint64(size)
 	}
 	return fuse.OK
 }

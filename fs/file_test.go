@@ -131,12 +131,16 @@ func TestFallocateModes(t *testing.T) {
 
 func TestSeekDataAndHole(t *testing.T) {
 	m := mountTest(t)
-	f, err := os.Create(m.path("file"))
+	w, err := os.Create(m.path("file"))
+	check(t, err)
+	_, err = w.WriteAt(pattern(4096, 1), 1<<20)
+	check(t, err)
+	check(t, w.Truncate(2<<20))
+	check(t, w.Close())
+	m.waitFor("the handle is released", func() bool { return m.server.fs.handles.size() == 0 })
+	f, err := os.Open(m.path("file"))
 	check(t, err)
 	defer f.Close()
-	_, err = f.WriteAt(pattern(4096, 1), 1<<20)
-	check(t, err)
-	check(t, f.Truncate(2<<20))
 	for _, c := range []struct {
 		off    int64
 		whence int

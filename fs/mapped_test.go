@@ -61,3 +61,26 @@ func TestMappedIndex(t *testing.T) {
 	}
 	check(t, u.Abort())
 }
+
+// TestSeekMeetsMappedPages: what a mapping has written into a hole is data, long before the kernel hands it on.
+func TestSeekMeetsMappedPages(t *testing.T) {
+	const size = 1 << 20
+	m := mountTest(t)
+	f, err := os.Create(m.path("file"))
+	check(t, err)
+	check(t, f.Truncate(size))
+	mapped, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, mapShared)
+	check(t, err)
+	defer func() { check(t, unix.Munmap(mapped)) }()
+	check(t, f.Close())
+	mapped[size/2] = 1
+	r, err := os.Open(m.path("file"))
+	check(t, err)
+	defer r.Close()
+	if data, err := unix.Seek(int(r.Fd()), 0, unix.SEEK_DATA); err != nil || data > size/2 {
+		t.Errorf("data begins at %d, %v", data, err)
+	}
+	if hole, err := unix.Seek(int(r.Fd()), size/2, unix.SEEK_HOLE); err != nil || hole <= size/2 {
+		t.Errorf("a hole at %d, %v", hole, err)
+	}
+}

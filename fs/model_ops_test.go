@@ -125,29 +125,6 @@ func same(got, want []byte, off int64) error {
 	return fmt.Errorf("got %d bytes at %d, want %d", len(got), off, len(want))
 }
 
-func (m *model) mapped(h *modelHandle) error {
-	size := len(h.inode.data)
-	if size == 0 {
-		return nil
-	}
-	mem, err := unix.Mmap(h.fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return fmt.Errorf("mmap: %w", err)
-	}
-	off, n := m.span(h, false)
-	m.log("map %d %d+%d of %d", h.fd, off, n, size)
-	if err = same(mem[off:off+n], h.inode.data[off:off+n], off); err == nil && m.rnd.IntN(2) == 0 {
-		for i := off; i < off+n; i++ {
-			mem[i] = byte(m.rnd.Uint32())
-		}
-		copy(h.inode.data[off:], mem[off:off+n])
-	}
-	if m.rnd.IntN(3) == 0 {
-		err = errors.Join(err, unix.Msync(mem, unix.MS_SYNC))
-	}
-	return errors.Join(err, unix.Munmap(mem))
-}
-
 func (m *model) newSize(i *modelInode) int64 {
 	switch m.rnd.IntN(4) {
 	case 0:
@@ -258,20 +235,40 @@ func (m *model) seekHole(h *modelHandle) error {
 	return nil
 }
 
+// rename moves a name: over another one, not over one, or both at once. What has an
+// object cannot be exchanged.
 func (m *model) rename(name string) error {
 	to := m.anyName()
-	m.log("rename %s to %s", name, to)
-	if err := unix.Rename(m.path(name), m.path(to)); err != nil {
-		return err
-	}
-	if m.names[to] == m.names[name] { // one inode, or one name: nothing happens
+	flags := uint([]int{0, 0, unix.RENAME_NOREPLACE, unix.RENAME_EXCHANGE}[m.rnd.IntN(4)])
+	m.log("rename %s to %s, flags %d", name, to, flags)
+	err := unix.Renameat2(unix.AT_FDCWD, m.path(name), unix.AT_FDCWD, m.path(to), flags)
+	old := m.names[to]
+	switch {
+	case flags == unix.RENAME_NOREPLACE && old != nil:
+		return wantError("rename over a name", err, unix.EEXIST)
+	case flags == unix.RENAME_EXCHANGE && old == nil:
+		return wantError("exchange with nothing", err, unix.ENOENT)
+	case flags == unix.RENAME_EXCHANGE && m.tiered && err == unix.EINVAL:
 		return nil
-	}
-	if old := m.names[to]; old != nil {
+	case err != nil:
+		return err
+	case old == m.names[name]: // one inode, or one name: nothing happens
+		return nil
+	case flags == unix.RENAME_EXCHANGE:
+		m.names[to], m.names[name] = m.names[name], old
+		return nil
+	case old != nil:
 		old.links--
 	}
 	m.names[to] = m.names[name]
 	delete(m.names, name)
+	return nil
+}
+
+func wantError(what string, got, want error) error {
+	if got != want {
+		return fmt.Errorf("%s: got %v, want %w", what, got, want)
+	}
 	return nil
 }
 
@@ -280,10 +277,7 @@ func (m *model) link(name string) error {
 	m.log("link %s to %s", name, to)
 	err := unix.Link(m.path(name), m.path(to))
 	if m.names[to] != nil {
-		if err != unix.EEXIST {
-			return fmt.Errorf("link over a name: %w", err)
-		}
-		return nil
+		return wantError("link over a name", err, unix.EEXIST)
 	}
 	if err == nil {
 		m.names[to] = m.names[name]

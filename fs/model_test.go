@@ -14,8 +14,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -24,13 +22,21 @@ const (
 	modelFiles   = 9
 )
 
+// modelSeeds is how many random sequences each of the tests runs.
+func modelSeeds() uint64 {
+	if os.Getenv("TIERFS_SOAK") != "" {
+		return 30
+	}
+	return 3
+}
+
 // TestModel does random operations on a few files and compares every answer with
 // a model in memory. It runs in a child process, because it maps files.
 func TestModel(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range modelSeeds() {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			m := mountTest(t)
-			runModel(t, m, seed, modelOps, nil)
+			runModel(t, m, seed, false, map[string]func(){"restart": m.restart})
 			for _, e := range readDir(t, m.mnt) {
 				through, err := os.ReadFile(m.path(e))
 				check(t, err)
@@ -55,11 +61,13 @@ func readDir(t *testing.T, dir string) []string {
 	return names
 }
 
-// runModel runs the child. Each time the child asks for it, upset does something
-// behind the kernel's back that must not be seen.
-func runModel(t *testing.T, m *testMount, seed uint64, ops int, upset func()) {
+// runModel runs the child. Each time the child asks for one of the answers, that does
+// something that must not be seen through the mount; before a restart the child has
+// let go of all files. tiered: files may be evicted at any time.
+func runModel(t *testing.T, m *testMount, seed uint64, tiered bool, answers map[string]func()) {
 	t.Helper()
-	cmd := child("model", m.mnt, fmt.Sprint(seed), fmt.Sprint(ops), fmt.Sprint(upset != nil))
+	asks := slices.Sorted(maps.Keys(answers))
+	cmd := child("model", m.mnt, fmt.Sprint(seed), fmt.Sprint(modelOps), fmt.Sprint(tiered), strings.Join(asks, " "))
 	out, err := cmd.StdoutPipe()
 	check(t, err)
 	in, err := cmd.StdinPipe()
@@ -70,7 +78,7 @@ func runModel(t *testing.T, m *testMount, seed uint64, ops int, upset func()) {
 	dead := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 	defer dead.Stop()
 	for lines := bufio.NewScanner(out); lines.Scan(); {
-		upset()
+		answers[lines.Text()]()
 		_, err := fmt.Fprintln(in)
 		check(t, err)
 	}
@@ -102,8 +110,11 @@ type model struct {
 	rnd     *rand.Rand
 	names   map[string]*modelInode
 	handles []*modelHandle
+	maps    []*modelMap
 	trace   []string
-	upset   func() error
+	tiered  bool
+	asks    []string
+	ask     func(what string) error
 }
 
 func modelChild(args []string) error {
@@ -115,24 +126,23 @@ func modelChild(args []string) error {
 	if err != nil {
 		return err
 	}
-	m := &model{dir: args[0], rnd: rand.New(rand.NewPCG(seed, 42)), names: map[string]*modelInode{}}
-	if args[3] == "true" {
-		parent := bufio.NewReader(os.Stdin)
-		m.upset = func() error {
-			fmt.Println("upset")
-			_, err := parent.ReadString('\n')
-			return err
-		}
+	m := &model{
+		dir: args[0], rnd: rand.New(rand.NewPCG(seed, 42)), names: map[string]*modelInode{},
+		tiered: args[3] == "true", asks: strings.Fields(args[4]),
+	}
+	parent := bufio.NewReader(os.Stdin)
+	m.ask = func(what string) error {
+		m.log("%s", what)
+		fmt.Println(what)
+		_, err := parent.ReadString('\n')
+		return err
 	}
 	for i := range ops {
 		if err := m.step(); err != nil {
 			return fmt.Errorf("%s\noperation %d: %w", strings.Join(m.trace, "\n"), i, err)
 		}
 	}
-	for _, h := range m.handles {
-		err = errors.Join(err, unix.Close(h.fd))
-	}
-	return errors.Join(err, m.compareAll())
+	return errors.Join(m.letGo(), m.compareAll())
 }
 
 func (m *model) log(format string, args ...any) {
@@ -169,14 +179,16 @@ func (m *model) someHandle() (*modelHandle, bool) {
 }
 
 func (m *model) step() error {
-	if m.upset != nil && m.rnd.IntN(40) == 0 {
-		m.log("upset")
-		return m.upset()
+	if slices.Contains(m.asks, "upset") && m.rnd.IntN(40) == 0 {
+		return m.ask("upset")
+	}
+	if slices.Contains(m.asks, "restart") && m.rnd.IntN(400) == 0 {
+		return errors.Join(m.letGo(), m.ask("restart"), m.compareAll())
 	}
 	if len(m.handles) < 3 || m.rnd.IntN(12) == 0 {
 		return m.open()
 	}
-	named := []func(string) error{m.rename, m.link, m.unlink, m.truncate, m.stat, m.readWhole, m.chmod}
+	named := []func(string) error{m.rename, m.rename, m.link, m.unlink, m.truncate, m.stat, m.readWhole, m.chmod}
 	if m.rnd.IntN(3) == 0 {
 		name, ok := m.someName()
 		if !ok {
@@ -186,7 +198,7 @@ func (m *model) step() error {
 	}
 	open := []func(*modelHandle) error{
 		m.write, m.write, m.write, m.read, m.read, m.read, m.mapped, m.mapped, m.ftruncate, m.punch, m.zero,
-		m.allocate, m.sync, m.drop, m.seekHole, m.closeIt, m.copyRange,
+		m.allocate, m.sync, m.drop, m.seekHole, m.closeIt, m.copyRange, m.mapForLong, m.useMap, m.useMap,
 	}
 	h, _ := m.someHandle()
 	return open[m.rnd.IntN(len(open))](h)

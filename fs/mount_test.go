@@ -47,6 +47,7 @@ type testMount struct {
 	server *Server
 	reg    *prometheus.Registry
 	log    *syncBuffer
+	cfg    mountConfig // of the last start
 }
 
 type mountConfig struct {
@@ -82,16 +83,18 @@ func mountTest(t testing.TB, configure ...func(*mountConfig)) *testMount {
 func (m *testMount) start(cfg mountConfig) {
 	t := m.t
 	t.Helper()
+	m.cfg = cfg
 	var err error
 	m.root, err = unix.Open(m.src, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	check(t, err)
-	t.Cleanup(func() { check(t, unix.Close(m.root)) })
+	root := m.root
+	t.Cleanup(func() { check(t, unix.Close(root)) })
 	log := slog.New(slog.NewTextHandler(m.log, nil))
 
 	cfg.options.Root, cfg.options.Log = m.root, log
 	m.volume, err = tier.Open(context.Background(), cfg.options)
 	check(t, err)
-	t.Cleanup(func() { check(t, m.volume.Close()) })
+	t.Cleanup(m.close)
 
 	m.reg = prometheus.NewRegistry()
 	cfg.fs.Root, cfg.fs.Volume, cfg.fs.Mountpoint, cfg.fs.Log = m.root, m.volume, m.mnt, log
@@ -105,8 +108,27 @@ func (m *testMount) start(cfg mountConfig) {
 	}
 	m.server, err = Mount(context.Background(), cfg.fs)
 	check(t, err)
-	t.Cleanup(m.unmount)
 	m.noPoll()
+}
+
+// close ends the server and the volume, once for each start.
+func (m *testMount) close() {
+	if m.server != nil {
+		m.unmount()
+		m.server = nil
+	}
+	if m.volume != nil {
+		check(m.t, m.volume.Close())
+		m.volume = nil
+	}
+}
+
+// restart ends the server, in which nobody may have a file open, and starts
+// another over the same source.
+func (m *testMount) restart() {
+	m.t.Helper()
+	m.close()
+	m.start(m.cfg)
 }
 
 // noPoll makes the kernel's first POLL fail before the Go runtime of this process,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -162,13 +163,16 @@ func TestNamesDuringEvictions(t *testing.T) {
 }
 
 // The model again, while segments are uploaded and evicted all the time: between
-// two operations, and during them.
+// two operations, and during them; and while the server is another now and then.
 func TestModelWithEvictions(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range modelSeeds() {
 		t.Run(fmt.Sprint("between, seed ", seed), func(t *testing.T) {
 			m := tieredTest(t)
 			evicted := 0
-			runModel(t, m.in("t-0"), seed, modelOps, func() { evicted += m.tierOut() })
+			runModel(t, m.in("t-0"), seed, true, map[string]func(){
+				"upset":   func() { evicted += m.tierOut() },
+				"restart": m.restart,
+			})
 			if evicted == 0 {
 				t.Error("nothing was evicted")
 			}
@@ -179,9 +183,12 @@ func TestModelWithEvictions(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			evicted := 0
 			ended := make(chan error)
+			var serving sync.Mutex // held while one and the same server is at work
 			go func() {
 				for ctx.Err() == nil {
+					serving.Lock()
 					n, err := m.tryTierOut(ctx)
+					serving.Unlock()
 					if evicted += n; err != nil && ctx.Err() == nil {
 						ended <- err
 						return
@@ -194,7 +201,11 @@ func TestModelWithEvictions(t *testing.T) {
 				check(t, <-ended)
 				t.Logf("%d evictions, %d GETs", evicted, m.store.Count("get"))
 			}()
-			runModel(t, m.in("t-0"), seed, modelOps, nil)
+			runModel(t, m.in("t-0"), seed, true, map[string]func(){"restart": func() {
+				serving.Lock()
+				defer serving.Unlock()
+				m.restart()
+			}})
 		})
 	}
 }

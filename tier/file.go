@@ -186,6 +186,10 @@ func (f *File) Closed(write bool) {
 	}
 }
 
+// Writable reports whether the broker has a handle that may write, or a mapping made
+// with one.
+func (f *File) Writable() bool { return f.writers.Load() > 0 }
+
 // Synced tells that an fsync or a close through the mount succeeded: the kernel has
 // handed on all that it held of the file at that time.
 func (f *File) Synced() { f.cleaned() }
