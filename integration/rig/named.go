@@ -18,14 +18,14 @@ type Named struct {
 	Dead map[string]bool   // the same keys of tombstones and intents
 }
 
-// ReadNamed reads every record of a source as it is below the mount. A name is enough for an upload that is to be deleted.
+// ReadNamed reads every record of a source as it is below the mount; the path may be a link. A name is enough for an upload that is to be deleted.
 func ReadNamed(source string) (Named, error) {
 	n := Named{map[string]string{}, map[string]bool{}}
 	prefixes, err := prefixes(source)
 	if err != nil {
 		return n, err
 	}
-	err = filepath.WalkDir(source, func(path string, e fs.DirEntry, err error) error {
+	err = filepath.WalkDir(source+"/.", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() || !strings.HasSuffix(path, ".remote") && !strings.HasSuffix(path, ".uploaded") {
 			return skipGone(err)
 		}
