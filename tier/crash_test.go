@@ -127,6 +127,44 @@ func operations() []operation {
 	}
 }
 
+// mutations are changes of bytes in each state; one that comes back never has the
+// old object.
+func mutations() []operation {
+	cut := or(func(w *world) outcome { return outcome{first(w): firstLog(w)[:100]} })
+	holed := or(func(w *world) outcome { return outcome{first(w): zeroed(firstLog(w), batchEpoch)} })
+	changed := or(func(w *world) outcome { return outcome{first(w): changedLog(w)} })
+	// What is made anew is there from its creation on, and written behind it.
+	anew := func(w *world) []outcome {
+		return append(whole(w), outcome{first(w): nil}, outcome{first(w): {}}, outcome{first(w): otherLog(w)})
+	}
+	withOther := func(prepare func(*world)) func(*world) {
+		return both(prepare, func(w *world) { w.write("t-0/other", otherLog(w)) })
+	}
+	var all []operation
+	for _, at := range []struct {
+		name    string
+		prepare func(*world)
+	}{{"uploaded", uploaded}, {"leaving", leaving}, {"remote", remote}} {
+		marked := both(func(w *world) {
+			setEpochs(firstLog(w), 7)
+			w.write("t-0/"+first(w), firstLog(w))
+		}, at.prepare)
+		all = append(all,
+			operation{"write into " + at.name, marked, write, changed},
+			operation{"cut " + at.name, marked, mutation(Truncate, 100, truncate(100)), cut},
+			operation{"punch " + at.name, marked, mutation(Allocate, 0, punch(batchEpoch, 4)), holed},
+			operation{"zero " + at.name, marked, mutation(Allocate, 0, zeroRange(batchEpoch, 4)), holed},
+			operation{"make anew " + at.name, withOther(marked), recreate, anew},
+		)
+	}
+	moved := or(func(w *world) outcome { return outcome{first(w): nil, deleted(w): firstLog(w)} })
+	return append(all,
+		operation{"unlink leaving", leaving, unlink, or(func(w *world) outcome { return outcome{first(w): nil} })},
+		operation{"rename leaving", leaving, rename(first, deleted), moved},
+		operation{"retire", outlived, (*world).retireDue, whole},
+	)
+}
+
 // whileFilling runs an operation when a rehydration of the segment has written all
 // bytes and has yet to say so. The steps of both count, from then on.
 func whileFilling(run func(w *world) error) func(w *world) error {
@@ -147,7 +185,7 @@ func whileFilling(run func(w *world) error) func(w *world) error {
 // the volume again, and looks: every segment whole, the bytes right, and after the
 // grace the store has exactly the objects that are named.
 func TestCrash(t *testing.T) {
-	for _, op := range operations() {
+	for _, op := range append(operations(), mutations()...) {
 		t.Run(op.name, func(t *testing.T) {
 			var steps []string
 			w := newWorld(t, 3)
