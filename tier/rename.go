@@ -14,8 +14,9 @@ import (
 // Rename is renameat2 for the broker. A segment's marker goes with it, after it:
 // a crash between costs a second upload, no more. A segment may be given another
 // start; its object keeps the one it was uploaded under. What the new name led to before
-// is unlinked as by [Volume.Unlink]. RENAME_EXCHANGE is refused with EINVAL for
-// segments that have a marker. It never waits for the store.
+// is unlinked as by [Volume.Unlink]. RENAME_EXCHANGE is refused with EINVAL where a
+// remote file and anything else are to change places: below that is no single step.
+// It never waits for the store.
 func (v *Volume) Rename(od Dir, oldName string, nd Dir, newName string, flags uint32) error {
 	if Hidden(newName) {
 		return unix.EPERM
@@ -43,16 +44,18 @@ func (v *Volume) rename(od Dir, oldName string, nd Dir, newName string, flags ui
 		src.unlock()
 	}()
 	switch {
+	case flags&unix.RENAME_EXCHANGE != 0:
+		return v.exchange(src, dst, flags)
 	case dst != nil && flags&unix.RENAME_NOREPLACE != 0:
 		return unix.EEXIST
+	case src.entry.dir() && dst != nil && !dst.entry.dir():
+		return unix.ENOTDIR
 	case src.entry.dir():
 		return v.renameDir(src, dst, nd, newName, flags)
 	case dst != nil && dst.entry.dir():
 		return unix.EISDIR
 	case dst != nil && src.file != nil && dst.file == src.file:
 		return nil // two names of one inode: POSIX has nothing to do
-	case flags&unix.RENAME_EXCHANGE != 0:
-		return v.exchange(src, dst)
 	}
 	return v.renameFile(src, dst, nd, newName, flags)
 }
@@ -138,7 +141,7 @@ func (v *Volume) renameDir(src, dst *locked, nd Dir, newName string, flags uint3
 	if err != nil {
 		return err
 	}
-	if dst != nil && dst.entry.dir() && flags&unix.RENAME_EXCHANGE == 0 {
+	if dst != nil {
 		if err := v.sweepHidden(nd, newName); err != nil {
 			return err
 		}
@@ -147,17 +150,10 @@ func (v *Volume) renameDir(src, dst *locked, nd Dir, newName string, flags uint3
 	if err != nil {
 		return err
 	}
-	if dst != nil && flags&unix.RENAME_EXCHANGE == 0 {
+	if dst != nil {
 		v.forgetPartition(dst.handle)
 	}
-	oldPath, newPath = join(oldPath, src.name), join(newPath, newName)
-	if flags&unix.RENAME_EXCHANGE != 0 {
-		v.moved(newPath, "\x00")
-		v.moved(oldPath, newPath)
-		v.moved("\x00", oldPath)
-		return nil
-	}
-	v.moved(oldPath, newPath)
+	v.moved(join(oldPath, src.name), join(newPath, newName))
 	return nil
 }
 
@@ -166,27 +162,6 @@ func join(dir, name string) string {
 		return name
 	}
 	return dir + "/" + name
-}
-
-func (v *Volume) exchange(src, dst *locked) error {
-	if dst == nil {
-		return unix.ENOENT
-	}
-	for _, l := range []*locked{src, dst} {
-		if l.file != nil && l.file.state != Local {
-			return unix.EINVAL
-		}
-	}
-	if err := renameat(src.dir.FD, src.name, dst.dir.FD, dst.name, unix.RENAME_EXCHANGE); err != nil {
-		return err
-	}
-	for _, move := range []struct{ from, to *locked }{{src, dst}, {dst, src}} {
-		if f := move.from.file; f != nil {
-			v.unnamed(f, move.from.link())
-			v.named(f, move.to.dir, move.to.name)
-		}
-	}
-	return nil
 }
 
 func (v *Volume) renameFile(src, dst *locked, nd Dir, newName string, flags uint32) error {
@@ -240,10 +215,17 @@ func (v *Volume) renamePlain(src, dst *locked, nd Dir, newName string, flags uin
 // replaced prepares the file that a rename is about to replace: its object gets a
 // tombstone first. newBelow is the name below that the rename will take.
 func (v *Volume) replaced(dst *locked, newBelow string) error {
-	if dst == nil || dst.file == nil {
+	if dst == nil {
 		return nil
 	}
 	f := dst.file
+	if f == nil {
+		if dst.below == newBelow {
+			return nil
+		}
+		// A symlink and the like, and the new file will be N.remote.
+		return v.step("rename:replaced", func() error { return unlinkat(dst.dir.FD, dst.below, 0) })
+	}
 	if f.state == Leaving {
 		if err := v.stay(f); err != nil {
 			return err
