@@ -14,7 +14,7 @@ import (
 func dropPages(dir string) error {
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() && strings.HasSuffix(path, ".log") {
-			err = dropFile(path)
+			err = DropFile(path)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -23,8 +23,9 @@ func dropPages(dir string) error {
 	})
 }
 
-func dropFile(path string) error {
-	f, err := os.Open(path)
+// DropFile takes a file out of the page cache. Pages that are dirty are written first.
+func DropFile(path string) error {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
