@@ -24,7 +24,12 @@ var (
 	binary, checked string
 )
 
-func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
+func TestMain(m *testing.M) {
+	if where := os.Getenv(stormAt); where != "" {
+		runStorm(where)
+	}
+	os.Exit(buildAndRun(m))
+}
 
 func buildAndRun(m *testing.M) int {
 	var err error
@@ -60,13 +65,16 @@ type fixture struct {
 // newFixture sets a rig up with a time limit for all of the test. Nothing is mounted and no broker runs yet.
 func newFixture(t *testing.T, store rig.Store, o rig.Options) *fixture {
 	t.Helper()
-	limit := 4 * time.Minute
+	limit := 8 * time.Minute // far more than any needs on a machine that has nothing else to do
 	if soak() {
 		limit = 20 * time.Minute
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	o.Root, o.Store, o.Install = t.TempDir(), store, install
+	o.Store, o.Install = store, install
+	if o.Root == "" {
+		o.Root = t.TempDir()
+	}
 	if o.Binary == "" {
 		o.Binary = binary
 	}
