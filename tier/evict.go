@@ -134,7 +134,7 @@ func (v *Volume) Evict(ctx context.Context, p *Partition, s Segment) error {
 	if reason := p.Evictable(s.Start, bounds); reason != "" {
 		return refuse(reason)
 	}
-	if err := v.leave(p, s, bounds, fd); err != nil {
+	if err := v.point("evict:leave", func() error { return v.leave(p, s, bounds, fd) }); err != nil {
 		return err
 	}
 	return v.emptyLeaving(f, fd)

@@ -289,7 +289,8 @@ func (v *Volume) forgetIncarnations(of []marker.Incarnation, u use) {
 			continue
 		}
 		used[inc] = true
-		if err := durable.Unlink(v.dirs.partitions, inc.String()); err != nil {
+		err := v.step("retire:registry", func() error { return durable.Unlink(v.dirs.partitions, inc.String()) })
+		if err != nil {
 			v.log.Warn("cannot remove a registry entry", "incarnation", inc, "err", err)
 			continue
 		}

@@ -78,7 +78,7 @@ func (s *scanner) settleLeftovers() error {
 			return err
 		}
 		if s.live[keyOf(l.rec)] {
-			err = durable.Unlink(dir, l.name)
+			err = s.v.step("boot:leftover", func() error { return durable.Unlink(dir, l.name) })
 		} else {
 			err = s.v.buryMarker("boot:tombstone", dir, l.name, l.rec)
 		}
@@ -105,7 +105,7 @@ func (s *scanner) settleIntents() error {
 			continue
 		}
 		if s.live[keyOf(rec)] {
-			err = durable.Unlink(v.dirs.intents, name)
+			err = v.step("boot:intent", func() error { return durable.Unlink(v.dirs.intents, name) })
 		} else {
 			err = v.buryMarker("boot:tombstone", v.dirs.intents, name, rec)
 		}

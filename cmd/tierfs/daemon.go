@@ -25,6 +25,7 @@ import (
 type daemon struct {
 	cfg        *config.Config
 	log        *slog.Logger
+	step       func(string) // of tier.Options
 	registry   *prometheus.Registry
 	metrics    *metrics.Metrics
 	source     *source
@@ -55,7 +56,7 @@ func (d *daemon) close() error {
 // settings, the source and (at a volume's first mount) the store are right, and what
 // was changed until the mount itself fails is taken back.
 func (p *program) startDaemon(ctx context.Context, c *config.Config, log *slog.Logger) (_ *daemon, err error) {
-	d := &daemon{cfg: c, log: log, registry: prometheus.NewRegistry()}
+	d := &daemon{cfg: c, log: log, step: p.crashpoints(), registry: prometheus.NewRegistry()}
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	d.metrics = metrics.New(d.registry)
 	defer func() {
@@ -99,7 +100,7 @@ func (d *daemon) openVolume(ctx context.Context) error {
 		return err
 	}
 	d.opened(d.cache.Close)
-	d.volume, err = openVolume(ctx, d.cfg, d.source.fd, d.access.store, d.cache, d.metrics, d.log)
+	d.volume, err = openVolume(ctx, d.cfg, d.source.fd, d.access.store, d.cache, d.metrics, d.log, d.step)
 	if err != nil {
 		return err
 	}

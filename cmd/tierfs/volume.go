@@ -114,7 +114,7 @@ func openCache(c *config.Config, dir int, store objstore.Store, m *metrics.Metri
 	})
 }
 
-func openVolume(ctx context.Context, c *config.Config, root int, store objstore.Store, cache *chunkcache.Cache, m *metrics.Metrics, log *slog.Logger) (*tier.Volume, error) {
+func openVolume(ctx context.Context, c *config.Config, root int, store objstore.Store, cache *chunkcache.Cache, m *metrics.Metrics, log *slog.Logger, step func(string)) (*tier.Volume, error) {
 	o := tier.Options{
 		Root:          root,
 		Layout:        layoutOf(c),
@@ -128,6 +128,7 @@ func openVolume(ctx context.Context, c *config.Config, root int, store objstore.
 		DeleteGrace:   c.Retention.DeleteGrace.Std(),
 		Log:           log,
 		Metrics:       m.Tier,
+		Step:          step,
 	}
 	switch c.Fetch.Timeout {
 	case config.Auto:

@@ -21,9 +21,10 @@ import (
 // stopGrace is how long an unmount on SIGTERM may take.
 const stopGrace = 60 * time.Second
 
-// Build compiles tierfs from the module that the current directory belongs to into the file at path, with the race detector if wanted.
-func Build(ctx context.Context, path string, race bool) error {
-	args := []string{"build", "-o", path}
+// Build compiles tierfs from the module that the current directory belongs to into the file at path, with the race detector if wanted, and
+// with build tags.
+func Build(ctx context.Context, path string, race bool, tags ...string) error {
+	args := []string{"build", "-o", path, "-tags", strings.Join(tags, ",")}
 	if race {
 		args = append(args, "-race")
 	}
