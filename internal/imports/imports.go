@@ -26,7 +26,7 @@ var floors = [][]string{
 	{"integration/child", "integration/proxy"},
 	{"integration/daemon", "integration/kafka"},
 	{"integration/rig"},
-	{"integration", "integration/bench", "integration/demo"},
+	{"integration", "integration/bench", "integration/crash", "integration/demo"},
 	{"internal/imports"},
 }
 
