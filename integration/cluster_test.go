@@ -111,7 +111,7 @@ func (c *cluster) inSync() {
 	})
 }
 
-// each does something on all nodes in parallel; it returns errors instead of failing the test.
+// each does something on all nodes in parallel. What it calls returns its error instead of failing the test.
 func (c *cluster) each(f func(*rig.Rig) error) {
 	c.t.Helper()
 	if err := c.Each(f); err != nil {
@@ -154,6 +154,7 @@ func (c *cluster) verify(topics ...string) {
 	for key, objects := range c.lost {
 		unchanged(c.t, objects, c.nodes[0].objects(key))
 	}
+	c.inSync()
 }
 
 // volume is the part of keys that names a node's volume.

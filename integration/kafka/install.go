@@ -1,5 +1,6 @@
 // Package kafka runs an unmodified Apache Kafka for tests, demo and benchmarks: a broker that is its own controller (KRaft, one
-// process), and a client that produces records with known contents and compares every byte that it reads back.
+// process), or brokers that follow a controller of their own, and a client that produces records with known contents and compares
+// every byte that it reads back.
 //
 // The jars and the compiled client (driver/*.java) are put under build/kafka by `make setup`. Everything listens on loopback only.
 package kafka
