@@ -1,6 +1,6 @@
 // Bench measures what BENCHMARKS.md reports: what the mount costs a broker against the same disk without it, and what tierfs makes
-// of its store. It prints a markdown table of ratios, each the ratio of two medians from alternating rounds in one run, with every
-// number that it comes from.
+// of its store. It prints a markdown table: ratios, each of two medians from alternating rounds in one run, and absolute numbers,
+// with every number that they come from.
 //
 // It works in a temporary directory and leaves nothing behind, also when it is interrupted.
 package main
@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/tierfs/tierfs/integration/daemon"
 	"github.com/tierfs/tierfs/integration/kafka"
@@ -26,6 +27,15 @@ type bench struct {
 	root    string // for everything that a group writes
 	binary  string
 	rounds  int
+	quick   bool // an eighth of everything: to see that it runs
+}
+
+// scaled is how many of something a run has.
+func (b bench) scaled(n int) int {
+	if b.quick {
+		return n / 8
+	}
+	return n
 }
 
 // bucket makes an empty directory for the embedded store.
@@ -36,14 +46,24 @@ var groups = []struct {
 	rows func(context.Context, bench) ([]row, error)
 }{
 	{"fio", fioRows}, {"producer", producerRows}, {"upload", uploadRows}, {"consumer", consumerRows},
+	{"hot", hotRows}, {"memory", memoryRows}, {"many", manyRows}, {"pass", passRows},
 }
 
 func main() {
-	rounds := flag.Int("rounds", 5, "counted rounds of each row")
-	only := flag.String("only", "", "comma-separated groups of rows: fio, producer, upload, consumer; all when empty")
+	if len(os.Args) > 1 && os.Args[1] == "reader" {
+		if err := reader(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench reader:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	var b bench
+	flag.IntVar(&b.rounds, "rounds", 5, "counted rounds of each row")
+	flag.BoolVar(&b.quick, "quick", false, "an eighth of everything, to see that it runs; the numbers mean nothing")
+	only := flag.String("only", "", "comma-separated groups of rows: fio, producer, upload, consumer, hot, memory, many, pass; all when empty")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *rounds, *only)
+	err := run(ctx, b, *only)
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -51,8 +71,8 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, rounds int, only string) (err error) {
-	install, err := kafka.Locate()
+func run(ctx context.Context, b bench, only string) (err error) {
+	b.install, err = kafka.Locate()
 	if err != nil {
 		return err
 	}
@@ -60,12 +80,12 @@ func run(ctx context.Context, rounds int, only string) (err error) {
 	if err != nil {
 		return err
 	}
-	root, err := os.MkdirTemp("", "tierfs-bench-")
+	b.root, err = os.MkdirTemp("", "tierfs-bench-")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(root)) }()
-	b := bench{install: install, root: root, binary: filepath.Join(root, "tierfs"), rounds: rounds}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.root)) }()
+	b.binary = filepath.Join(b.root, "tierfs")
 	if err := daemon.Build(ctx, b.binary, false); err != nil {
 		return err
 	}
@@ -74,8 +94,9 @@ func run(ctx context.Context, rounds int, only string) (err error) {
 		if only != "" && !strings.Contains(","+only+",", ","+group.name+",") {
 			continue
 		}
-		fmt.Fprintf(os.Stderr, "measuring: %s\n", group.name)
+		began := time.Now()
 		rows, err := group.rows(ctx, b)
+		fmt.Fprintf(os.Stderr, "measured: %s, in %v\n", group.name, time.Since(began).Round(time.Second))
 		if err != nil {
 			return fmt.Errorf("%s: %w", group.name, joined(err, context.Cause(ctx)))
 		}

@@ -29,6 +29,11 @@ func TestCompare(t *testing.T) {
 	if err := table(&out, []row{r}); err != nil || !strings.Contains(out.String(), "| x: a / b | 1.50 | 0.9 | 3.0 MiB/s | 2.0 MiB/s | 1.0, 5.0, 3.0 | 2.0, 2.0, 8.0 |") {
 		t.Errorf("table: %v\n%s", err, out.String())
 	}
+	out.Reset()
+	one := row{what: "y", unit: "s", goal: "at most 5 s", lefts: []float64{3, 0.05, 7}}
+	if err := table(&out, []row{one}); err != nil || !strings.Contains(out.String(), "| y | 3.0 s | at most 5 s | | | 3.0, 0.050, 7.0 | |\n") {
+		t.Errorf("table: %v\n%s", err, out.String())
+	}
 	failing := side{run: func(context.Context) (float64, error) { return 0, errors.New("broken") }}
 	if _, err := compare(t.Context(), 1, "x", "", "", failing, failing); err == nil {
 		t.Error("a side that fails was measured")

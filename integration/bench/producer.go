@@ -9,8 +9,12 @@ import (
 	"github.com/tierfs/tierfs/integration/rig"
 )
 
-// perRound is what a producer writes in one round: 256 MiB in records of 1 KiB.
-const perRound = 256 << 10
+const (
+	// perRound is how many records of 1 KiB a topic has that is consumed in one round.
+	perRound = 256 << 10
+	// toolRecords is how many records of 1 KiB Kafka's tool writes in one round.
+	toolRecords = 400_000
+)
 
 // segmentBytes makes segments small enough that a round seals some, and large enough that sealing is rare.
 const segmentBytes = 64 << 20
@@ -36,21 +40,21 @@ func brokerRig(ctx context.Context, install kafka.Install, root, binary string, 
 	return r, nil
 }
 
-// producer writes perRound records to a new topic and deletes it.
-func producer(name string, r *rig.Rig, batch int) side {
+// producer has Kafka's own tool write records of 1 KiB to a new topic, which is deleted afterwards.
+func producer(b bench, name string, r *rig.Rig, batch int) side {
 	round := 0
 	return side{name: name, run: func(ctx context.Context) (float64, error) {
 		round++
-		topic := fmt.Sprintf("topic=produce-%d-%d", batch, round)
-		if _, err := r.Do(ctx, "create", topic, "partitions=2", "min=1024", "max=1024"); err != nil {
+		topic := fmt.Sprintf("produce-%d-%d", batch, round)
+		if _, err := r.Do(ctx, "create", "topic="+topic, "partitions=2", "min=1024", "max=1024"); err != nil {
 			return 0, err
 		}
-		reply, err := r.Do(ctx, "produce", topic, fmt.Sprint("records=", perRound), fmt.Sprint("batch=", batch), "linger=5", "buffer=67108864")
+		rate, err := b.install.ProducerPerformance(ctx, r.Broker, topic, b.scaled(toolRecords), 1024, "acks=all", fmt.Sprint("batch.size=", batch))
 		if err != nil {
 			return 0, err
 		}
-		_, err = r.Do(ctx, "delete", topic)
-		return rate(reply), err
+		_, err = r.Do(ctx, "delete", "topic="+topic)
+		return rate, err
 	}}
 }
 
@@ -75,13 +79,18 @@ func producerRows(ctx context.Context, b bench) (rows []row, err error) {
 		return nil, err
 	}
 	defer func() { err = joined(err, mount.Close()) }()
+	for _, r := range []*rig.Rig{native, mount} { // a broker is slow until its code is compiled
+		if _, err := producer(b, "warm", r, 4096).run(ctx); err != nil {
+			return nil, err
+		}
+	}
 	for _, mode := range []struct{ command, what, goal string }{{"pause", "uploads paused", "0.65"}, {"resume", "with uploads", ""}} {
 		if _, err := mount.Daemon.Do(ctx, mode.command, mount.View()); err != nil {
 			return rows, err
 		}
 		for _, batch := range []int{16 << 10, 256 << 10} {
 			what := fmt.Sprintf("Kafka producer, %d KiB batches, %s", batch>>10, mode.what)
-			r, err := compare(ctx, b.rounds, what, "MiB/s", mode.goal, producer("mount", mount, batch), producer("native", native, batch))
+			r, err := compare(ctx, b.rounds, what, "MiB/s", mode.goal, producer(b, "mount", mount, batch), producer(b, "native", native, batch))
 			if err != nil {
 				return rows, err
 			}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -30,6 +31,21 @@ func OpenFiles(pid int, dir string) ([]string, error) {
 		}
 	}
 	return open, nil
+}
+
+// Status is a line of a process' /proc status that is a number, such as VmRSS, which is in KiB.
+func Status(pid int, line string) (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for l := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(l, line+":"); ok {
+			value, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			return strconv.ParseInt(value, 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("process %d has no %s: it has ended", pid, line)
 }
 
 // FreePorts returns n loopback TCP ports that nobody listens on at this moment.
