@@ -14,7 +14,7 @@ import (
 )
 
 // lifeTopics are named after what the broker does to them once they are evicted.
-var lifeTopics = []string{"shortened", "compacted", "reindexed"}
+var lifeTopics = []string{"shortened", "compacted", "reindexed", "trimmed", "aged"}
 
 // TestBrokersOwnWork has the broker do to evicted segments what it does to any: delete the oldest, compact, rebuild an index.
 func TestBrokersOwnWork(t *testing.T) {
@@ -35,6 +35,8 @@ func TestBrokersOwnWork(t *testing.T) {
 	f.must(f.Forget())
 	t.Run("retention", func(t *testing.T) { f.in(t).retention() })
 	t.Run("compaction", func(t *testing.T) { f.in(t).compaction() })
+	t.Run("delete records", func(t *testing.T) { f.in(t).trimmed() })
+	t.Run("age", func(t *testing.T) { f.in(t).aged() })
 	t.Run("lost index", func(t *testing.T) { f.in(t).lostIndex() })
 	if dirs := f.do("logdirs"); dirs.Int("offline") != 0 {
 		t.Errorf("a log directory is offline: %v", dirs)

@@ -15,6 +15,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,7 +37,8 @@ const (
 	SlowDown
 	// Slow forwards with a latency, and all bodies together, of both directions, share a bandwidth.
 	Slow
-	// Cut ends the connection in the middle of a request's body, or of an answer's where the request has none.
+	// Cut ends the connection in the middle of a request's body, or of an answer's where the request has none. What is short passes
+	// whole, so that who goes on where he was gets everything in the end.
 	Cut
 	// LostAnswer forwards and ends the connection instead of answering.
 	LostAnswer
@@ -49,11 +51,12 @@ var names = map[Mode]string{
 // String is a short name.
 func (m Mode) String() string { return names[m] }
 
-// Defaults of [Slow].
+// Sizes and times.
 const (
 	latency   = 200 * time.Millisecond
 	bandwidth = 256 << 10 // bytes per second
 	piece     = 16 << 10  // that are let through at once
+	short     = 4 << 10   // bytes that are not cut
 )
 
 // Request is one request that has ended. Connections that were refused are none.
@@ -76,12 +79,12 @@ type Proxy struct {
 	conns   sync.WaitGroup
 	hanging atomic.Int64 // requests
 
-	mu      sync.Mutex // guards what follows
-	mode    Mode
-	server  *server // nil while connections are refused
-	done    []Request
-	passing int           // requests under way that have been, or will be, forwarded
-	idle    chan struct{} // closed when passing falls to 0; nil: nobody waits
+	mu     sync.Mutex // guards what follows
+	mode   Mode
+	server *server // nil while connections are refused
+	done   []Request
+	now    *era
+	old    []*era // of which requests may still be under way
 }
 
 // Start starts a proxy before the server at a URL such as http://127.0.0.1:9000, in mode Pass. Close it.
@@ -99,6 +102,7 @@ func Start(upstream string) (*Proxy, error) {
 		port:     reserved,
 		pool:     &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64},
 		limiter:  rate.NewLimiter(bandwidth, piece),
+		now:      &era{idle: make(chan struct{})},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.forward = &httputil.ReverseProxy{
@@ -117,24 +121,51 @@ func Start(upstream string) (*Proxy, error) {
 	return p, nil
 }
 
-// Set changes what is done with requests from now on, and returns when those that were being forwarded have ended: the server then
-// sees no more of what came before.
+// era is the time between two changes of the mode. Its fields are guarded by the proxy's mu.
+type era struct {
+	busy int           // requests of that time under way, but for those that hang
+	over bool          // no more will come
+	idle chan struct{} // closed when it is over and none is under way
+}
+
+// left is called when a request has ended or the era is over.
+func (e *era) left() {
+	if e.done() {
+		close(e.idle)
+	}
+}
+
+// done reports whether all of the era is over.
+func (e *era) done() bool { return e.over && e.busy == 0 }
+
+// Set changes what is done with requests from now on, and returns when those that came before have ended, but for what hangs: the
+// server then sees no more of them.
 func (p *Proxy) Set(ctx context.Context, m Mode) error {
 	p.mu.Lock()
-	old := p.server
+	last := p.server
 	p.mode = m
 	if m == Refuse {
 		p.server = nil
 	}
+	p.now.over = true
+	p.now.left()
+	p.old = append(slices.DeleteFunc(p.old, (*era).done), p.now)
+	p.now = &era{idle: make(chan struct{})}
+	old := slices.Clone(p.old)
 	p.mu.Unlock()
 	if m == Refuse {
-		old.close()
-		return nil // the requests ended with their connections
-	}
-	if err := p.listen(); err != nil {
+		last.close() // and the requests end with their connections
+	} else if err := p.listen(); err != nil {
 		return err
 	}
-	return p.drain(ctx)
+	for _, e := range old {
+		select {
+		case <-e.idle:
+		case <-ctx.Done():
+			return fmt.Errorf("requests are still under way: %w", context.Cause(ctx))
+		}
+	}
+	return nil
 }
 
 func (p *Proxy) listen() error {
@@ -146,27 +177,6 @@ func (p *Proxy) listen() error {
 	s, err := serve(p.port, p, &p.conns)
 	p.server = s
 	return err
-}
-
-// drain waits until nothing is being forwarded that came in another mode.
-func (p *Proxy) drain(ctx context.Context) error {
-	p.mu.Lock()
-	idle := p.idle
-	if p.passing > 0 && idle == nil {
-		idle = make(chan struct{})
-		p.idle = idle
-	}
-	waits := p.passing > 0
-	p.mu.Unlock()
-	if !waits {
-		return nil
-	}
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("requests are still being forwarded: %w", context.Cause(ctx))
-	}
 }
 
 // Close ends all connections and waits for whatever served them.
@@ -206,13 +216,13 @@ type modeKey struct{}
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	m := p.mode
-	forwards := m == Pass || m == Slow || m == Cut || m == LostAnswer
-	if forwards {
-		p.passing++
+	now := p.now
+	if m != Hang {
+		now.busy++
 	}
 	p.mu.Unlock()
 	seen := &recorder{ResponseWriter: w}
-	defer func() { p.ended(Request{r.Method, r.URL.Path, m, seen.status}, forwards) }()
+	defer func() { p.ended(Request{r.Method, r.URL.Path, m, seen.status}, now) }()
 	defer func() { // http.ErrAbortHandler: the answer was not completed
 		if failure := recover(); failure != nil {
 			seen.status = 0
@@ -222,16 +232,13 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.handle(seen, r.WithContext(context.WithValue(r.Context(), modeKey{}, m)), m)
 }
 
-func (p *Proxy) ended(r Request, forwarded bool) {
+func (p *Proxy) ended(r Request, of *era) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.done = append(p.done, r)
-	if !forwarded {
-		return
-	}
-	if p.passing--; p.passing == 0 && p.idle != nil {
-		close(p.idle)
-		p.idle = nil
+	if r.Mode != Hang {
+		of.busy--
+		of.left()
 	}
 }
 
@@ -257,7 +264,7 @@ func (p *Proxy) handle(w *recorder, r *http.Request, m Mode) {
 		r.Body = &slowBody{r.Body, r.Context(), p}
 		p.forward.ServeHTTP(w, r)
 	case Cut:
-		if r.ContentLength > 1 {
+		if r.ContentLength > short {
 			_, _ = io.CopyN(io.Discard, r.Body, r.ContentLength/2)
 			panic(http.ErrAbortHandler)
 		}
@@ -276,7 +283,7 @@ func (p *Proxy) answer(r *http.Response) error {
 	case Slow:
 		r.Body = &slowBody{r.Body, r.Request.Context(), p}
 	case Cut:
-		if r.ContentLength > 0 {
+		if r.ContentLength > short {
 			r.Body = &cutBody{r.Body, r.ContentLength / 2}
 		}
 	}

@@ -20,7 +20,9 @@ import org.apache.kafka.clients.admin.LogDirDescription;
 import org.apache.kafka.clients.admin.NewPartitionReassignment;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.admin.ReplicaInfo;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.Node;
 import org.apache.kafka.common.TopicPartition;
@@ -73,6 +75,21 @@ final class Cluster implements AutoCloseable {
 
     void delete(String topic) throws Exception {
         admin.deleteTopics(List.of(topic)).all().get(SECONDS, TimeUnit.SECONDS);
+    }
+
+    /** Has the broker delete all records below an offset in every partition of a topic. */
+    void trim(String topic, int partitions, long offset) throws Exception {
+        Map<TopicPartition, RecordsToDelete> below = new HashMap<>();
+        for (int i = 0; i < partitions; i++) {
+            below.put(new TopicPartition(topic, i), RecordsToDelete.beforeOffset(offset));
+        }
+        admin.deleteRecords(below).all().get(SECONDS, TimeUnit.SECONDS);
+    }
+
+    /** Commits an offset of partition 0 for a consumer group. */
+    void commit(String group, String topic, long offset) throws Exception {
+        Map<TopicPartition, OffsetAndMetadata> at = Map.of(new TopicPartition(topic, 0), new OffsetAndMetadata(offset));
+        admin.alterConsumerGroupOffsets(group, at).all().get(SECONDS, TimeUnit.SECONDS);
     }
 
     /** The number of log directories of all brokers, how many of them are offline, and the bytes of their replicas. */

@@ -89,6 +89,8 @@ public final class Driver {
             case "create" -> create(args);
             case "alter" -> alter(args);
             case "delete" -> delete(args);
+            case "trim" -> trim(args);
+            case "commit" -> commit(args);
             case "logdirs" -> logDirs(args);
             case "replicas" -> replicas(args);
             case "reassign" -> reassign(args);
@@ -162,6 +164,28 @@ public final class Driver {
             cluster.delete(topic);
         }
         ledgers.remove(topic);
+        return "";
+    }
+
+    private String trim(Args args) throws Exception {
+        String topic = args.text("topic");
+        long offset = args.number("offset");
+        int partitions = ledger(topic).partitions();
+        try (Cluster cluster = new Cluster(args.text("bootstrap"))) {
+            args.done();
+            cluster.trim(topic, partitions, offset);
+        }
+        return "";
+    }
+
+    private static String commit(Args args) throws Exception {
+        String topic = args.text("topic");
+        String group = args.text("group");
+        long offset = args.number("offset");
+        try (Cluster cluster = new Cluster(args.text("bootstrap"))) {
+            args.done();
+            cluster.commit(group, topic, offset);
+        }
         return "";
     }
 
