@@ -55,7 +55,7 @@ bench: setup
 
 # The races with all of their interleavings, and the integration tests with longer outages and more rounds.
 soak: setup
-	TIERFS_SOAK=1 scripts/sandbox.sh go test -race -count=1 -timeout 60m ./tier ./fs
+	TIERFS_SOAK=1 scripts/sandbox.sh go test -race -count=1 -timeout 60m ./tier ./upload ./fs
 	TIERFS_SOAK=1 scripts/sandbox.sh go test -count=1 -timeout 80m -v ./integration
 
 # Each fuzz target for FUZZTIME (60s here, 3s in `make test`).

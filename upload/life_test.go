@@ -89,12 +89,14 @@ func (m *life) actions() map[string]func(*rapid.T) {
 		"open":             m.openSome,
 		"close":            m.closeSome,
 
-		"upload":       m.upload,
-		"upload all":   func(*rapid.T) { m.uploadAll() },
-		"step":         m.uploadStep,
-		"another step": m.uploadStep,
-		"evict":        m.evict,
-		"evict by age": func(*rapid.T) { m.evictByRule(Rule{Tiered: true, Age: time.Minute, Size: Unlimited}) },
+		"upload":          m.upload,
+		"upload all":      func(*rapid.T) { m.uploadAll() },
+		"step":            m.uploadStep,
+		"another step":    m.uploadStep,
+		"evict":           m.evict,
+		"evict backwards": m.evictBackwards,
+		"undermine":       m.undermine,
+		"evict by age":    func(*rapid.T) { m.evictByRule(Rule{Tiered: true, Age: time.Minute, Size: Unlimited}) },
 		"evict by size": func(t *rapid.T) {
 			m.evictByRule(Rule{Tiered: true, Age: time.Duration(Unlimited), Size: rapid.Int64Range(0, 5000).Draw(t, "size")})
 		},

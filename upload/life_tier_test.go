@@ -190,6 +190,22 @@ func (m *life) evict(t *rapid.T) {
 	m.background("evict", func() error { return m.v.Evict(context.Background(), p, s) })
 }
 
+// evictBackwards asks for all segments, in the order in which the fewest may go.
+func (m *life) evictBackwards(*rapid.T) {
+	for _, p := range m.v.Partitions() {
+		for _, s := range slices.Backward(p.Segments()) {
+			m.background("evict", func() error { return m.v.Evict(context.Background(), p, s) })
+		}
+	}
+}
+
+// undermine makes one segment local below others that are uploaded, and asks for these.
+func (m *life) undermine(t *rapid.T) {
+	m.uploadAll()
+	m.overwrite(t)
+	m.evictBackwards(t)
+}
+
 func (m *life) evictByRule(r Rule) {
 	m.b.opt.Retention.For = func(string) Rule { return r }
 	m.background("evict by rule", func() error {
