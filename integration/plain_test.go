@@ -38,9 +38,15 @@ const segmentsOf = 4
 // newPlain makes partition 0 of each topic; a topic that begins with "held" is held back.
 func newPlain(t *testing.T, store rig.Store, settings string, topics ...string) *plain {
 	t.Helper()
+	return newPlainIn(t, t.TempDir(), store, settings, topics...)
+}
+
+// newPlainIn is newPlain with the source in a directory.
+func newPlainIn(t *testing.T, root string, store rig.Store, settings string, topics ...string) *plain {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute) // far more than any needs on an idle machine
 	t.Cleanup(cancel)
-	root, err := filepath.EvalSymlinks(t.TempDir())
+	root, err := filepath.EvalSymlinks(root)
 	p := &plain{t: t, ctx: ctx, source: filepath.Join(root, "data"), store: store, logs: map[string][]byte{}}
 	p.must(err)
 	p.must(os.Mkdir(p.source, 0o755))
@@ -59,7 +65,7 @@ func newPlain(t *testing.T, store rig.Store, settings string, topics ...string) 
 	for _, name := range []string{"recovery-point-offset-checkpoint", "replication-offset-checkpoint"} {
 		p.write(name, []byte(checkpoint))
 	}
-	p.daemon, err = daemon.New(daemon.Options{Binary: checked, Dir: filepath.Join(root, "tierfs"), Source: p.source, Settings: store.Settings + settings, Env: store.Env})
+	p.daemon, err = daemon.New(daemon.Options{Binary: checked, Dir: t.TempDir(), Source: p.source, Settings: store.Settings + settings, Env: store.Env})
 	p.must(err)
 	t.Cleanup(p.close)
 	return p

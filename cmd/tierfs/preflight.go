@@ -100,7 +100,7 @@ func (s *source) lock(path string) (err error) {
 		return inUse(path)
 	}
 	if s.known, err = tier.Known(s.fd); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return fmt.Errorf("%s/.tierfs: %w", path, err)
 	}
 	if err := unix.Fstat(s.fd, &s.before); err != nil {
 		return &os.PathError{Op: "stat", Path: path, Err: err}
