@@ -57,6 +57,7 @@ bench: setup
 soak: setup
 	TIERFS_SOAK=1 scripts/sandbox.sh go test -race -count=1 -timeout 60m ./tier ./upload ./fs
 	TIERFS_SOAK=1 scripts/sandbox.sh go test -count=1 -timeout 80m -v ./integration
+	TIERFS_SOAK=1 scripts/sandbox.sh go test -race -count=1 -timeout 60m -v ./integration/crash
 
 # Each fuzz target for FUZZTIME (60s here, 3s in `make test`).
 fuzz: build/packages.stamp

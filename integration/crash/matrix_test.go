@@ -215,6 +215,20 @@ func renaming() []*scenario {
 		before: putReplacement,
 		run:    held("rehydrate:fill:done", filling, replaceFirst),
 	}, {
+		name: "exchange an uploaded segment", finds: uploaded, quiet: true,
+		steps:  []string{"exchange:tombstone", "exchange:name"},
+		before: putReplacement,
+		run:    simple(func(v *volume, p *partition, _ int) error { return v.exchange(p.replacement(), p.log(0)) }),
+	}, {
+		name: "exchange remote segments", finds: remote, quiet: true,
+		steps: []string{"exchange:name"},
+		before: func(v *volume, p *partition) error {
+			return errors.Join(v.rename(p.log(0), p.log(0)+".deleted"), v.rename(p.log(1), p.log(1)+".deleted"))
+		},
+		run: simple(func(v *volume, p *partition, _ int) error {
+			return v.exchange(p.log(0)+".deleted", p.log(1)+".deleted")
+		}),
+	}, {
 		name: "replace a local segment by a remote one", finds: remote, quiet: true,
 		steps:  []string{"rename:replaced", "rename:name"},
 		before: setAside,

@@ -105,6 +105,14 @@ func (v *volume) rename(from, to string) error {
 	return v.ledger.do("rename "+from+" to "+to, func() error { return os.Rename(v.at(from), v.at(to)) }, outcomes...)
 }
 
+func (v *volume) exchange(one, other string) error {
+	a, _ := v.ledger.of(one)
+	b, _ := v.ledger.of(other)
+	return v.ledger.do("exchange "+one+" and "+other, func() error {
+		return unix.Renameat2(unix.AT_FDCWD, v.at(one), unix.AT_FDCWD, v.at(other), unix.RENAME_EXCHANGE)
+	}, outcome{one: exactly(b), other: exactly(a)})
+}
+
 func (v *volume) renameDir(from, to string) error {
 	o := outcome{}
 	for _, path := range v.ledger.below(from + "/") {
