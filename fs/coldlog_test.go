@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,21 +20,7 @@ func TestColdLog(t *testing.T) {
 	l := &coldLog{log: slog.New(slog.NewTextHandler(&out, nil))}
 	said := func(want ...string) {
 		t.Helper()
-		lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-		out.Reset()
-		if len(want) == 0 && len(lines) == 1 && lines[0] == "" {
-			return
-		}
-		if len(lines) != len(want) {
-			t.Fatalf("%d lines, want %d: %q", len(lines), len(want), lines)
-		}
-		for i, words := range want {
-			for word := range strings.FieldsSeq(words) {
-				if !strings.Contains(lines[i], word) {
-					t.Errorf("line %q lacks %q", lines[i], word)
-				}
-			}
-		}
+		wantLines(t, &out, want)
 	}
 	now := time.Now()
 	a, b := &node{}, &node{}
@@ -78,4 +65,21 @@ func TestColdLog(t *testing.T) {
 	now = now.Add(coldLogEvery)
 	l.worked(coldRead{b, 0, 4096}, now) // whoever wanted a has given up
 	said("failed=1")
+}
+
+// wantLines takes what was logged, and insists on one line for each of want, with its words.
+func wantLines(t *testing.T, out *bytes.Buffer, want []string) {
+	t.Helper()
+	lines := slices.Collect(strings.Lines(out.String()))
+	out.Reset()
+	if len(lines) != len(want) {
+		t.Fatalf("%d lines, want %d: %.300q", len(lines), len(want), lines)
+	}
+	for i, words := range want {
+		for word := range strings.FieldsSeq(words) {
+			if !strings.Contains(lines[i], word) {
+				t.Errorf("line %q lacks %q", lines[i], word)
+			}
+		}
+	}
 }
