@@ -74,7 +74,7 @@ func (v *Volume) Retire(ctx context.Context, due []Tombstone) (int, error) {
 			return i, err
 		}
 	}
-	v.forgetIncarnations(incarnations(gone), use)
+	v.forgetIncarnations(append(incarnations(gone), v.takeVacant()...), use)
 	return len(gone), err
 }
 
@@ -255,6 +255,16 @@ func incarnations(ts []doomed) []marker.Incarnation {
 	for i, t := range ts {
 		out[i] = t.Record.Incarnation
 	}
+	return out
+}
+
+// takeVacant takes the incarnations of removed directories. Those that a record still
+// names are asked for again when that goes.
+func (v *Volume) takeVacant() []marker.Incarnation {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	out := v.vacant
+	v.vacant = nil
 	return out
 }
 

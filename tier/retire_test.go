@@ -227,3 +227,30 @@ func TestQuarantineOutsideAPartition(t *testing.T) {
 		t.Error("its object is left")
 	}
 }
+
+// The incarnation of a directory that is removed when its last object is long gone
+// goes with the next object, without a restart.
+func TestVacantIncarnation(t *testing.T) {
+	w := newWorld(t, 2)
+	w.mkdir("u-0")
+	next := uint64(0)
+	w.addSegment("u-0", &next)
+	w.addSegment("u-0", &next)
+	w.reopen()
+	w.do(w.v.CheckOwner(t.Context()))
+	for _, dir := range []string{"t-0", "u-0"} {
+		w.do(w.upload(dir, 0))
+	}
+	w.do(w.v.Unlink(w.dir("t-0"), name(0)))
+	w.retireAll()
+	w.empty("t-0")
+	w.do(w.v.Rmdir(w.dir("."), "t-0"))
+	if n := len(w.below(".tierfs/partitions")); n != 2 {
+		t.Fatalf("%d incarnations before the retirement", n)
+	}
+	w.do(w.v.Unlink(w.dir("u-0"), name(0)))
+	w.retireAll()
+	if n := len(w.below(".tierfs/partitions")); n != 1 { // that of u-0, which is there
+		t.Errorf("%d incarnations after it", n)
+	}
+}

@@ -318,8 +318,15 @@ func (v *Volume) buryLeftover(dir int, name string) error {
 func (v *Volume) forgetPartition(h handle.Handle) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if p := v.partitions[h]; p != nil && len(p.holes) > 0 {
+	p := v.partitions[h]
+	if p == nil {
+		return
+	}
+	if len(p.holes) > 0 {
 		v.unwait()
+	}
+	if inc, err := marker.ParseIncarnation(p.state.Incarnation); err == nil {
+		v.vacant = append(v.vacant, inc)
 	}
 	delete(v.partitions, h)
 }

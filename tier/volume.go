@@ -79,6 +79,7 @@ type Volume struct {
 	registry   map[marker.Incarnation]registryEntry
 	tombstones map[string]*Tombstone           // by name
 	unlinked   map[handle.Handle]marker.Record // inodes that are tombstones: see loadTombstones
+	vacant     []marker.Incarnation            // of directories that were removed, until the next retirement
 	unplaced   bool                            // a hole in a partition whose incarnation nobody knows
 	watches    []*Watch
 	onChange   func(handle.Handle)
