@@ -63,6 +63,7 @@ func TestIngestBeatsUpload(t *testing.T) {
 	store, p := faultyStore(t)
 	f := newFixture(t, store, rig.Options{Binary: checked, Settings: "[retention]\ndelete_grace = \"1 s\"\n"})
 	f.up()
+	p.Bandwidth(64 << 10) // 16 s for a segment
 	f.must(p.Set(f.ctx, proxy.Slow))
 	f.do("create", "topic=burst", "config.segment.bytes=1048576", "config.retention.bytes=2097152")
 	r := f.do("produce", "topic=burst", "records=16000")

@@ -135,6 +135,9 @@ func (e *era) left() {
 	}
 }
 
+// Bandwidth changes how many bytes per second go through in mode Slow: 256 KiB at first.
+func (p *Proxy) Bandwidth(bytes int) { p.limiter.SetLimit(rate.Limit(bytes)) }
+
 // done reports whether all of the era is over.
 func (e *era) done() bool { return e.over && e.busy == 0 }
 

@@ -231,3 +231,19 @@ func TestSetWaits(t *testing.T) {
 		t.Errorf("the request that came before: %d", status)
 	}
 }
+
+// TestBandwidth shows that it bounds both directions together: what fits at once goes at once, and the rest takes its time.
+func TestBandwidth(t *testing.T) {
+	w := newWorld(t)
+	w.p.Bandwidth(1)
+	w.set(Slow)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, n, err := w.send(ctx, "GET", "/a"); !errors.Is(err, context.DeadlineExceeded) || n > piece {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	w.p.Bandwidth(1 << 30)
+	if _, n, err := w.send(t.Context(), "GET", "/a"); err != nil || n != body {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
