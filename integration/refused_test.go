@@ -49,8 +49,8 @@ func TestRefusedPaths(t *testing.T) {
 }
 
 // refused insists on a mount that fails, with these words in the last line that it prints, and that changes nothing but the time of
-// the source itself, and the cache.
-func (p *plain) refused(flags []string, says ...string) {
+// the source itself, and the cache. It returns that line.
+func (p *plain) refused(flags []string, says ...string) string {
 	p.t.Helper()
 	before := picture(p.t, p.path(""))
 	r, err := p.daemon.Run(p.ctx, append(append([]string{"mount"}, flags...), p.source)...)
@@ -69,6 +69,7 @@ func (p *plain) refused(flags []string, says ...string) {
 		maps.DeleteFunc(all, func(path, _ string) bool { return path == "/." || strings.HasPrefix(path, "/.tierfs/cache") })
 	}
 	unchanged(p.t, before, after)
+	return last
 }
 
 // TestRefusedState damages what a volume cannot be mounted without. The error says which file it is; when that is back, so is all.
@@ -123,7 +124,9 @@ func TestReadOnlySource(t *testing.T) {
 		p.must(unix.Mount(p.source, p.source, "", unix.MS_BIND, ""))
 		defer func() { p.must(unix.Unmount(p.source, unix.MNT_DETACH)) }()
 		p.must(unix.Mount("", p.source, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-		p.refused(config, "read-only file system")
+		if said := p.refused(config, "read-only file system"); strings.Count(said, "read-only") != 1 {
+			t.Errorf("it says the same twice: %s", said)
+		}
 	}
 	readOnly()
 	p.mount()

@@ -59,7 +59,8 @@ func (s *source) release(mounted bool) error {
 // putBack removes what this start has made of a source that had nothing of tierfs,
 // and opens the directory again for whom it was open.
 func (s *source) putBack() error {
-	if s.bare {
+	var st unix.Stat_t
+	if s.bare && !errors.Is(unix.Fstatat(s.fd, ".tierfs", &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT) {
 		if err := os.RemoveAll(fmt.Sprintf("/proc/self/fd/%d/.tierfs", s.fd)); err != nil {
 			return err
 		}
