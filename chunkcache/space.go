@@ -237,7 +237,7 @@ func (c *Cache) write(e *extent, l *load) *chunkFile {
 // memory. It waits until it is known what is on the disk.
 func (c *Cache) admit(e *extent) bool {
 	c.mu.Lock()
-	ok := e.state != gone && (c.writing == 0 || c.writing+e.length() <= bufferLimit)
+	ok := e.state != gone && (c.writing == 0 || c.writing+e.length() <= writeLimit)
 	if ok {
 		c.writing += e.length()
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
@@ -46,10 +47,17 @@ func (p *program) mountCommand() *cobra.Command {
 	return cmd
 }
 
+// gcPercent is how much garbage there may be beside what is in use: most of that are buffers of up to some MiB, of which a burst of
+// cold reads needs many, and memory that tierfs takes is page cache that the broker does not have.
+const gcPercent = 50
+
 // mount serves until the mount is gone. Signals that come while it starts end
 // the start; later ones unmount, if nobody is in the mount. A terminal that goes
 // away, or whoever reads the log, takes no mount from under a broker.
 func (p *program) mount(ctx context.Context, c *config.Config, log *slog.Logger) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("%s: only root can mount; run this as root", c.Mount.Source)
 	}
