@@ -14,6 +14,7 @@ need java openjdk-17-jdk-headless
 need mvn maven
 need fio fio
 need strace strace
+need mkfs.ext4 e2fsprogs
 [ -e /usr/include/stdlib.h ] || missing+=(libc6-dev)
 
 if [ ${#missing[@]} -gt 0 ]; then
@@ -23,7 +24,7 @@ if [ ${#missing[@]} -gt 0 ]; then
   apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "${missing[@]}"
 fi
 
-for command in gcc javac java mvn fio strace; do
+for command in gcc javac java mvn fio strace mkfs.ext4; do
   command -v "$command" >/dev/null 2>&1 || { echo "$command is missing and no package brought it" >&2; exit 1; }
 done
 [ -c /dev/fuse ] || { echo "/dev/fuse is missing: this kernel or container has no FUSE" >&2; exit 1; }
