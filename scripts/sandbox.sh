@@ -11,6 +11,7 @@ mounts() { # the mount points below our own root, the deepest first
   awk -v root="$root/" 'index($5, root) == 1 { print $5 }' /proc/self/mountinfo | sort -r
 }
 clean_up() {
+  trap '' PIPE # nobody may be left to read what it says
   local left
   left=$(mounts)
   if [ -n "$left" ]; then
