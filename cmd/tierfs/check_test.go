@@ -116,6 +116,11 @@ func (c *checked) delete(key string) {
 
 func (c *checked) check() (admin.CheckResult, []string, error) {
 	c.t.Helper()
+	return c.run(func(*checker) {})
+}
+
+func (c *checked) run(change func(*checker)) (admin.CheckResult, []string, error) {
+	c.t.Helper()
 	root, err := unix.Open(c.path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		c.t.Fatal(err)
@@ -135,6 +140,7 @@ func (c *checked) check() (admin.CheckResult, []string, error) {
 			found = append(found, f.Path+": "+f.Problem)
 		},
 	}
+	change(check)
 	result, err := check.run(c.t.Context())
 	if int(result.Findings) != len(found) {
 		c.t.Errorf("%d findings are counted, %d reported", result.Findings, len(found))

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/durable"
+	"github.com/tierfs/tierfs/layout"
 	"github.com/tierfs/tierfs/marker"
 	"github.com/tierfs/tierfs/objstore"
 	"github.com/tierfs/tierfs/segment"
@@ -65,61 +66,80 @@ func (c *checker) deepLocal(ctx context.Context, dir int, path string, start uin
 	}
 	log := os.NewFile(uintptr(fd), stem+logSuffix)
 	defer log.Close()
-	before, err := log.Stat()
-	if err != nil {
+	var before, after unix.Stat_t
+	if err := unix.Fstat(fd, &before); err != nil {
 		return err
 	}
-	index, indexErr := durable.ReadFile(dir, stem+indexSuffix, maxIndexFile)
-	w := c.walk(ctx, log, before.Size(), start, index)
+	index, _ := durable.ReadFile(dir, stem+indexSuffix, maxIndexFile) // none is nothing wrong
+	w := c.walk(ctx, log, before.Size, start, index)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	rec, recErr := marker.Read(dir, stem+uploadedSuffix)
-	after, err := log.Stat()
-	if err != nil || after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime()) {
+	// The change time, too: what was evicted and brought back has its size and its time again.
+	if err := unix.Fstat(fd, &after); err != nil || after.Size != before.Size || after.Mtim != before.Mtim || after.Ctim != before.Ctim {
 		return err
 	}
 	switch {
-	case recErr == nil && rec.Size == before.Size() && rec.LogHash != w.hash:
+	case recErr == nil && rec.Size == before.Size && rec.LogHash != w.hash:
 		c.found(at+logSuffix, "has other bytes than its record", "the file was changed without tierfs, or its disk is failing: the object has the bytes of the record")
+	case errors.Is(w.err, segment.ErrEmpty) && rewritten(dir):
 	case w.err != nil:
 		c.found(at+logSuffix, fmt.Sprintf("does not verify: %v", w.err), "its broker has to repair or delete it; it is not uploaded")
-	}
-	if w.err == nil && indexErr == nil && w.index != nil {
-		c.found(at+indexSuffix, fmt.Sprintf("does not fit its segment: %v", w.index), "stop the broker and delete it: the broker makes it anew")
+	case w.index[0] != nil:
+		c.found(at+indexSuffix, fmt.Sprintf("does not fit its segment: %v", w.index[0]), "stop the broker and delete it: the broker makes it anew")
 	}
 	return nil
+}
+
+// rewritten reports whether the partition's own file says that its segments are compacted: one of which nothing is left is
+// as it should be then.
+func rewritten(dir int) bool {
+	var state struct {
+		Never layout.Reason `json:"never"`
+	}
+	b, err := durable.ReadFile(dir, partitionFile, maxState)
+	return err == nil && json.Unmarshal(b, &state) == nil && state.Never == layout.Compaction
 }
 
 // walked is what one pass over a segment showed.
 type walked struct {
 	hash  [16]byte
-	err   error // why it is no segment
-	index error // why the index is not its own; only if err is nil
+	read  error   // why its bytes could not be had
+	err   error   // why it is no segment, read included
+	index []error // why each of the indexes is not its own; only if err is nil
 }
 
-// walk reads a segment once, to its end.
-func (c *checker) walk(ctx context.Context, r io.Reader, size int64, start uint64, index []byte) (w walked) {
+// walk reads a segment once, to its end, and holds indexes against it; an empty one fits.
+func (c *checker) walk(ctx context.Context, r io.Reader, size int64, start uint64, indexes ...[]byte) walked {
+	w := walked{index: make([]error, len(indexes))}
 	sum := xxh3.New()
-	r = io.TeeReader(&endingReader{ctx, r}, sum)
+	source := &endingReader{ctx: ctx, r: r}
+	r = io.TeeReader(source, sum)
 	format := c.format()
-	var starts []int64
-	if len(index) > 0 {
-		starts, w.index = segment.Boundaries(index, size, format)
+	starts := make([][]int64, len(indexes)) // positions still to be met
+	for i, raw := range indexes {
+		if len(raw) > 0 && format != segment.Generic {
+			starts[i], w.index[i] = segment.Boundaries(raw, size, format)
+		}
 	}
 	_, w.err = segment.Walk(r, size, start, format, func(b segment.Batch) error {
-		if len(starts) > 0 && starts[0] == b.Position {
-			starts = starts[1:]
+		for i, s := range starts {
+			if len(s) > 0 && s[0] == b.Position {
+				starts[i] = s[1:]
+			}
 		}
 		return nil
 	})
-	if w.index == nil && len(starts) > 0 && format != segment.Generic {
-		w.index = fmt.Errorf("no batch starts at %d", starts[0])
+	for i, s := range starts {
+		if len(s) > 0 {
+			w.index[i] = fmt.Errorf("no batch starts at %d", s[0])
+		}
 	}
 	if _, err := io.Copy(io.Discard, r); err != nil { // behind what does not verify
 		w.err = errors.Join(w.err, err)
 	}
-	w.hash = sum.Sum128().Bytes()
+	w.hash, w.read = sum.Sum128().Bytes(), source.failed
 	return w
 }
 
@@ -137,7 +157,7 @@ func (c *checker) deepObject(ctx context.Context, key string, w want) error {
 		return nil // read together with its segment
 	}
 	base := strings.TrimSuffix(key, logSuffix)
-	beside, uploaded := c.besideRemote(w), []byte(nil)
+	beside, uploaded := c.besideRemote(w), []byte(nil) // a broker that made its index anew may have put in other batches
 	if w.record.IndexSize > 0 {
 		var err error
 		uploaded, err = c.content(ctx, base+indexSuffix, w.record.IndexSize)
@@ -146,27 +166,27 @@ func (c *checker) deepObject(ctx context.Context, key string, w want) error {
 		} // what is wrong with the object itself is found without its content
 	}
 	body, err := c.store.GetRange(ctx, key, 0, w.size)
+	if errors.Is(err, objstore.ErrNotFound) { // since it was listed
+		c.missing(key, w)
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("read %s: %w", key, err)
 	}
 	defer body.Close()
-	index := uploaded
-	if len(index) == 0 {
-		index = beside
-	}
-	seen := c.walk(ctx, body, w.size, w.record.Start, index)
-	fits := seen.index == nil
+	seen := c.walk(ctx, body, w.size, w.record.Start, uploaded, beside)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case objstore.Retryable(seen.err):
-		return fmt.Errorf("read %s: %w", key, seen.err)
+	case seen.read != nil: // says nothing of the bytes
+		return fmt.Errorf("read %s: %w", key, seen.read)
 	case seen.hash != w.record.LogHash:
 		c.found(w.path, "its object "+key+" has other bytes than its record", "restore the object; a segment that is still local can be uploaded again")
-	case len(uploaded) > 0 && !fits:
-		c.found(w.path, fmt.Sprintf("its object %s does not fit the segment: %v", base+indexSuffix, seen.index), "restore the object")
-	case len(beside) > 0 && (!fits || len(uploaded) > 0 && !bytes.Equal(beside, uploaded)) && c.still(w):
-		c.found(strings.TrimSuffix(w.path, remoteSuffix)+indexSuffix, "does not fit its segment", "stop the broker, and restore it from its object or delete it")
+	case seen.index[0] != nil:
+		c.found(w.path, fmt.Sprintf("its object %s does not fit the segment: %v", base+indexSuffix, seen.index[0]), "restore the object")
+	case seen.index[1] != nil && c.still(w):
+		c.found(strings.TrimSuffix(w.path, remoteSuffix)+indexSuffix, fmt.Sprintf("does not fit its segment: %v", seen.index[1]),
+			"stop the broker, and restore it from its object or delete it")
 	}
 	return nil
 }
@@ -199,15 +219,19 @@ func (c *checker) content(ctx context.Context, key string, size int64) ([]byte, 
 	return b, nil
 }
 
-// endingReader ends with the context.
+// endingReader ends with the context, and keeps what it failed with.
 type endingReader struct {
-	ctx context.Context
-	r   io.Reader
+	ctx    context.Context
+	r      io.Reader
+	failed error
 }
 
-func (r *endingReader) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
+func (r *endingReader) Read(p []byte) (n int, err error) {
+	if err = r.ctx.Err(); err == nil {
+		n, err = r.r.Read(p)
 	}
-	return r.r.Read(p)
+	if err != nil && err != io.EOF {
+		r.failed = err
+	}
+	return n, err
 }

@@ -38,8 +38,13 @@ func (c *checker) objects(ctx context.Context) error {
 			if err := c.object(ctx, key, objects[key], sizes); err != nil {
 				return err
 			}
+			if c.deep {
+				c.progress(admin.Progress{Done: c.result.Objects, Total: total})
+			}
 		}
-		c.progress(admin.Progress{Done: c.result.Objects, Total: total})
+		if !c.deep {
+			c.progress(admin.Progress{Done: c.result.Objects, Total: total})
+		}
 	}
 	return nil
 }
@@ -69,9 +74,7 @@ func (c *checker) object(ctx context.Context, key string, w want, sizes map[stri
 		info, err := c.store.Head(ctx, key)
 		switch {
 		case errors.Is(err, objstore.ErrNotFound):
-			if c.still(w) {
-				c.found(w.path, "its object "+key+" is not in the store", "restore the object; a segment that is still local can be uploaded again")
-			}
+			c.missing(key, w)
 			return nil
 		case err != nil:
 			return fmt.Errorf("look for %s: %w", key, err)
@@ -85,6 +88,13 @@ func (c *checker) object(ctx context.Context, key string, w want, sizes map[stri
 		c.found(w.path, fmt.Sprintf("its object %s has %d bytes; it should have %d", key, size, w.size), "restore the object")
 	}
 	return nil
+}
+
+// missing notes an object that is not there, if it should be.
+func (c *checker) missing(key string, w want) {
+	if c.still(w) {
+		c.found(w.path, "its object "+key+" is not in the store", "restore the object; a segment that is still local can be uploaded again")
+	}
 }
 
 // still says whether the record still names the object: while the check ran the

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/zeebo/xxh3"
+	"golang.org/x/sys/unix"
+
+	"github.com/tierfs/tierfs/admin"
+	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/objstore"
+	"github.com/tierfs/tierfs/segment"
+	"github.com/tierfs/tierfs/segment/segmenttest"
+	"github.com/tierfs/tierfs/tier"
+)
+
+// deepChecked is newChecked with real bytes: segment 0 is remote, the next one is
+// uploaded, one more is local, and the last one is being written.
+type deepChecked struct {
+	*checked
+	starts  []uint64
+	logs    [][]byte
+	indexes [][]byte
+	records []marker.Record // of the first two
+	done    []admin.Progress
+}
+
+func newDeepChecked(t *testing.T) *deepChecked {
+	t.Helper()
+	d := &deepChecked{checked: newChecked(t)}
+	d.do(os.RemoveAll(d.partition))
+	d.do(os.Mkdir(d.partition, 0o700))
+	d.write("meta.properties", "")
+	start := uint64(0)
+	for range 4 {
+		log, index, next := segmenttest.Kafka(start, 40, 2, 500)
+		d.starts, d.logs, d.indexes = append(d.starts, start), append(d.logs, log), append(d.indexes, index)
+		d.write(d.name(len(d.starts)-1, ".log"), string(log))
+		d.write(d.name(len(d.starts)-1, ".index"), string(index))
+		start = next
+	}
+	for i, suffix := range []string{".remote", ".uploaded"} {
+		rec := marker.Record{
+			Start: d.starts[i], End: d.starts[i+1] - 1, Size: int64(len(d.logs[i])), IndexSize: int64(len(d.indexes[i])),
+			Incarnation: d.inc, UploadID: marker.NewUploadID(), LogHash: xxh3.Hash128(d.logs[i]).Bytes(),
+		}
+		d.records = append(d.records, rec)
+		d.record(segment.Stem(rec.Start)+suffix, rec)
+		d.putBytes(d.key(rec)+".log", d.logs[i])
+		d.putBytes(d.key(rec)+".index", d.indexes[i])
+	}
+	d.do(os.Remove(filepath.Join(d.path, d.name(0, ".log"))))
+	return d
+}
+
+// name is a file of segment number i, below the source.
+func (d *deepChecked) name(i int, suffix string) string {
+	return "orders-0/" + segment.Stem(d.starts[i]) + suffix
+}
+
+func (d *deepChecked) putBytes(key string, b []byte) {
+	d.t.Helper()
+	d.do(d.store.Put(d.t.Context(), key, objstore.BytesBody(b), objstore.PutOptions{}))
+}
+
+func (d *deepChecked) check() ([]string, error) {
+	d.t.Helper()
+	_, found, err := d.run(func(c *checker) {
+		c.deep = true
+		c.progress = func(p admin.Progress) { d.done = append(d.done, p) }
+	})
+	return found, err
+}
+
+func TestDeepCheckFinds(t *testing.T) {
+	flip := func(b []byte) []byte { b = bytes.Clone(b); b[len(b)/2] ^= 1; return b }
+	moved := func(index []byte) []byte { // the last entry points into a batch
+		index = bytes.Clone(index)
+		at := index[len(index)-4:]
+		binary.BigEndian.PutUint32(at, binary.BigEndian.Uint32(at)+1)
+		return index
+	}
+	for name, tc := range map[string]struct {
+		damage func(d *deepChecked)
+		want   func(d *deepChecked) string
+	}{
+		"nothing": {func(*deepChecked) {}, nil},
+		"a local segment": {
+			func(d *deepChecked) { d.write(d.name(2, ".log"), string(flip(d.logs[2]))) },
+			func(d *deepChecked) string { return d.name(2, ".log") + ": does not verify" },
+		},
+		"an empty one": {
+			func(d *deepChecked) { d.write(d.name(2, ".log"), ""); d.write(d.name(2, ".index"), "") },
+			func(d *deepChecked) string { return d.name(2, ".log") + ": does not verify" },
+		},
+		"an empty one that compaction left": {
+			func(d *deepChecked) {
+				d.write(d.name(2, ".log"), "")
+				d.write(d.name(2, ".index"), "")
+				d.write("orders-0/.tierfs-partition", `{"never":"compaction"}`)
+			}, nil,
+		},
+		"an uploaded one": {
+			func(d *deepChecked) { d.write(d.name(1, ".log"), string(flip(d.logs[1]))) },
+			func(d *deepChecked) string { return d.name(1, ".log") + ": has other bytes than its record" },
+		},
+		"an index beside a local segment": {
+			func(d *deepChecked) { d.write(d.name(2, ".index"), string(moved(d.indexes[2]))) },
+			func(d *deepChecked) string { return d.name(2, ".index") + ": does not fit its segment" },
+		},
+		"an index beside a remote one": {
+			func(d *deepChecked) { d.write(d.name(0, ".index"), string(moved(d.indexes[0]))) },
+			func(d *deepChecked) string { return d.name(0, ".index") + ": does not fit its segment" },
+		},
+		"an index that its broker made anew": { // with entries elsewhere, all of them right
+			func(d *deepChecked) { d.write(d.name(0, ".index"), string(d.indexes[0][8:])) }, nil,
+		},
+		"an object": {
+			func(d *deepChecked) { d.putBytes(d.key(d.records[0])+".log", flip(d.logs[0])) },
+			func(d *deepChecked) string { return d.name(0, ".remote") + ": its object " },
+		},
+		"an index's object": {
+			func(d *deepChecked) { d.putBytes(d.key(d.records[0])+".index", moved(d.indexes[0])) },
+			func(d *deepChecked) string { return "does not fit the segment" },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDeepChecked(t)
+			tc.damage(d)
+			found, err := d.check()
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case tc.want == nil && len(found) > 0, tc.want != nil && (len(found) != 1 || !strings.Contains(found[0], tc.want(d))):
+				t.Errorf("found %q", found)
+			}
+		})
+	}
+}
+
+// TestDeepCheckOfWhatGoes: the objects of a deleted segment go between the listing
+// and the reading, with the segment or, which is a loss, without it.
+func TestDeepCheckOfWhatGoes(t *testing.T) {
+	for name, deleted := range map[string]bool{"deleted": true, "lost": false} {
+		t.Run(name, func(t *testing.T) {
+			d := newDeepChecked(t)
+			d.store.SetHook(func(_ context.Context, op, key string) error {
+				if op != "get" || !strings.HasPrefix(key, d.key(d.records[0])) {
+					return nil
+				}
+				if deleted {
+					_ = os.Remove(filepath.Join(d.path, d.name(0, ".remote")))
+				}
+				return objstore.ErrNotFound
+			})
+			found, err := d.check()
+			if err != nil {
+				t.Fatal(err)
+			}
+			lost := slices.ContainsFunc(found, func(f string) bool { return strings.Contains(f, ".log is not in the store") })
+			if lost == deleted || deleted && len(found) > 0 {
+				t.Errorf("found %q", found)
+			}
+		})
+	}
+}
+
+// TestDeepCheckWhileTheStoreFails: bytes that cannot be read are no bad bytes.
+func TestDeepCheckWhileTheStoreFails(t *testing.T) {
+	for _, failure := range []error{objstore.ErrTransient, objstore.ErrAuth} {
+		d := newDeepChecked(t)
+		d.store.SetHook(func(_ context.Context, op, _ string) error {
+			if op == "get" {
+				return failure
+			}
+			return nil
+		})
+		if found, err := d.check(); !errors.Is(err, failure) || len(found) > 0 {
+			t.Errorf("%v: found %q, %v", failure, found, err)
+		}
+	}
+}
+
+// breaking is a store whose bodies break in the middle.
+type breaking struct {
+	objstore.Store
+	err error
+}
+
+func (b breaking) GetRange(ctx context.Context, key string, off, n int64) (io.ReadCloser, error) {
+	if !strings.HasSuffix(key, ".log") {
+		return b.Store.GetRange(ctx, key, off, n)
+	}
+	body, err := b.Store.GetRange(ctx, key, off, n/2)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(body, iotest.ErrReader(b.err)), body}, nil
+}
+
+func TestDeepCheckWhileBodiesBreak(t *testing.T) {
+	for _, failure := range []error{objstore.ErrTransient, objstore.ErrAuth} {
+		d := newDeepChecked(t)
+		_, found, err := d.run(func(c *checker) { c.deep, c.store = true, breaking{d.store, failure} })
+		if !errors.Is(err, failure) || len(found) > 0 {
+			t.Errorf("%v: found %q, %v", failure, found, err)
+		}
+	}
+}
+
+// TestDeepCheckShowsProgress: the objects of one partition may take hours.
+func TestDeepCheckShowsProgress(t *testing.T) {
+	d := newDeepChecked(t)
+	if _, err := d.check(); err != nil {
+		t.Fatal(err)
+	}
+	if len(d.done) != 4 || d.done[3] != (admin.Progress{Done: 4, Total: 4}) {
+		t.Errorf("progress %v", d.done)
+	}
+}
+
+// TestDeepCheckOfWhatChanges: a segment that was changed while it was read is left
+// out, also if it has its size and its time again as after an eviction and back.
+func TestDeepCheckOfWhatChanges(t *testing.T) {
+	d := newDeepChecked(t)
+	path := filepath.Join(d.path, d.name(1, ".log"))
+	info, err := os.Stat(path)
+	d.do(err)
+	d.write(d.name(1, ".log"), strings.Repeat("x", len(d.logs[1])))
+	d.do(os.Chtimes(path, time.Time{}, info.ModTime()))
+	open := func(path string) int {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		d.do(err)
+		t.Cleanup(func() { _ = unix.Close(fd) }) // read only
+		return fd
+	}
+	root, dir := open(d.path), open(d.partition)
+	for _, meanwhile := range []bool{false, true} {
+		found := 0
+		c := &checker{deep: true, report: func(admin.Finding) { found++ }}
+		var err error
+		c.rules, err = tier.LayoutOf(root, "", 0)
+		d.do(err)
+		ctx := &beforeErr{t.Context(), func() {}}
+		if meanwhile {
+			ctx.do = func() { d.do(os.Chtimes(path, time.Time{}, info.ModTime())) }
+		}
+		d.do(c.deepLocal(ctx, dir, "orders-0", d.starts[1]))
+		if want := map[bool]int{true: 0, false: 1}[meanwhile]; found != want {
+			t.Errorf("changed meanwhile %v: %d findings", meanwhile, found)
+		}
+	}
+}
+
+// beforeErr does something whenever a context is asked whether it goes on, as it is before each read.
+type beforeErr struct {
+	context.Context
+	do func()
+}
+
+func (c *beforeErr) Err() error { c.do(); return c.Context.Err() }
