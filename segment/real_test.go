@@ -108,6 +108,13 @@ func agree(t *testing.T, log []byte, batches []segment.Batch, f segment.Format) 
 	if covered, err := segment.Check(log, f, 0, math.MaxUint64); err != nil || covered != int64(len(log)) {
 		t.Fatalf("Check covers %d of %d: %v", covered, len(log), err)
 	}
+	for i := 0; i < len(batches); i += 1 + len(batches)/8 { // from some of the batches on, within the narrowest bounds
+		b := batches[i]
+		covered, err := segment.Check(log[b.Position:], f, batches[0].Base, batches[len(batches)-1].Last)
+		if err != nil || covered != int64(len(log))-b.Position {
+			t.Fatalf("Check covers %d from %d on: %v", covered, b.Position, err)
+		}
+	}
 	var headers []segment.Batch
 	err := segment.Headers(bytes.NewReader(log), 0, int64(len(log)), f, func(b segment.Batch) error {
 		headers = append(headers, b)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"runtime"
+	"slices"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -266,6 +267,46 @@ func TestWalkAllocatesNothingPerBatch(t *testing.T) {
 			if walk2 > walk1 || check2 > check1 {
 				t.Fatalf("Walk %v and %v, Check %v and %v", walk1, walk2, check1, check2)
 			}
+		})
+	}
+}
+
+// TestKafkaKeeps: what compaction, transactions and leaders of other times leave in a segment is whole.
+func TestKafkaKeeps(t *testing.T) {
+	be := binary.BigEndian
+	batch := func(base uint64, records int) []byte {
+		return segmenttest.KafkaBatch(base, segmenttest.Epoch, slices.Repeat([][]byte{[]byte("v")}, records))
+	}
+	for _, c := range []struct {
+		what   string
+		change func(b []byte)
+	}{
+		{"records went, the last offset stays", func(b []byte) { be.PutUint32(b[23:], 7) }},
+		{"no last offset but the base", func(b []byte) { be.PutUint32(b[23:], 0) }},
+		{"a control batch", func(b []byte) { be.PutUint16(b[21:], 1<<5|1<<4) }},
+		{"of a transaction that was aborted", func(b []byte) { be.PutUint16(b[21:], 1<<4); be.PutUint64(b[43:], 4000) }},
+		{"a delete horizon", func(b []byte) { be.PutUint16(b[21:], 1<<6) }},
+		{"no producer", func(b []byte) { be.PutUint64(b[43:], math.MaxUint64) }},
+		{"no base sequence", func(b []byte) { be.PutUint32(b[53:], math.MaxUint32) }},
+		{"an older leader's", func(b []byte) { be.PutUint32(b[12:], 1) }},
+		{"of no known leader", func(b []byte) { be.PutUint32(b[12:], math.MaxUint32) }},
+		{"an unknown compression", func(b []byte) { be.PutUint16(b[21:], 7) }},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			changed := batch(120, 3)
+			c.change(changed)
+			segmenttest.KafkaSeal(changed)
+			empty := batch(130, 1)[:61] // a producer's last batch, of which compaction left the header
+			be.PutUint32(empty[8:], 61-12)
+			be.PutUint32(empty[23:], 4)
+			be.PutUint32(empty[57:], 0)
+			segmenttest.KafkaSeal(empty)
+			log := slices.Concat(batch(107, 2), changed, empty, batch(math.MaxInt64-1, 2))
+			sum, batches, err := walk(log, 100, segment.Kafka)
+			if err != nil || sum.Batches != 4 || sum.End != math.MaxInt64 {
+				t.Fatalf("%+v, %v", sum, err)
+			}
+			agree(t, log, batches, segment.Kafka)
 		})
 	}
 }
