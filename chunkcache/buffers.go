@@ -1,39 +1,30 @@
 package chunkcache
 
-import "sync"
+import (
+	"sync/atomic"
 
-// buffers lends the memory that fetches fill: two sizes that are used again, and others as they come.
+	"golang.org/x/sys/unix"
+)
+
+// buffers lends the memory that fetches fill. It is mapped, not taken from the heap: chunks are large and short-lived, and
+// as garbage they would stand beside those in use until the next collection. So what the limits in sched.go and space.go
+// say is what it takes.
 type buffers struct {
-	small, large         sync.Pool // of *[]byte with that capacity
-	smallSize, largeSize int
-}
-
-func newBuffers(small, large int64) *buffers {
-	return &buffers{smallSize: int(min(small, large)), largeSize: int(large)}
+	lent atomic.Int64 // bytes
 }
 
 // get returns n bytes of any content.
 func (b *buffers) get(n int) []byte {
-	size, pool := b.largeSize, &b.large
-	switch {
-	case n <= b.smallSize:
-		size, pool = b.smallSize, &b.small
-	case n > b.largeSize:
+	b.lent.Add(int64(n))
+	p, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
+	if err != nil { // too many mappings, or no memory, and then the heap says so
 		return make([]byte, n)
 	}
-	if p, ok := pool.Get().(*[]byte); ok {
-		return (*p)[:n]
-	}
-	return make([]byte, n, size)
+	return p
 }
 
-// put takes back what get lent.
+// put takes back what get lent. Nobody may use it any more.
 func (b *buffers) put(p []byte) {
-	p = p[:cap(p)]
-	switch len(p) {
-	case b.smallSize:
-		b.small.Put(&p)
-	case b.largeSize:
-		b.large.Put(&p)
-	}
+	b.lent.Add(-int64(len(p)))
+	_ = unix.Munmap(p) // EINVAL: it is from the heap
 }

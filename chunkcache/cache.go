@@ -23,7 +23,7 @@ type Cache struct {
 	disk    disk
 	memory  *ristretto.Cache[uint64, any] // *table by the object's hash, *sums by nonce
 	scratch sync.Pool                     // *[blockSize]byte
-	buffers *buffers
+	buffers buffers
 
 	ctx      context.Context // ends with the cache
 	cancel   context.CancelFunc
@@ -71,7 +71,6 @@ func New(o Options) (*Cache, error) {
 		opts: o, log: o.Log, disk: disk{o.Dir},
 		walkDone: make(chan struct{}), kick: make(chan struct{}, 1),
 		objects: map[hash]*object{}, byKey: map[string]*object{}, scanned: map[hash]string{},
-		buffers: newBuffers(o.FirstFetch+2*grain, o.ChunkSize+o.ChunkSize/8),
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -168,6 +167,9 @@ func (c *Cache) Close() error {
 		e.file, e.slot = nil, 0
 	}
 	c.open = nil
+	for c.held.last != nil {
+		c.letGo(c.held.last)
+	}
 	c.memory.Close()
 	if !c.walked {
 		return nil // what is on the disk is known only in part: the last table is better

@@ -265,6 +265,9 @@ func (f *fixture) stop() {
 	if err := f.Cache.Close(); err != nil {
 		f.t.Error(err)
 	}
+	if lent := f.buffers.lent.Load(); lent != 0 {
+		f.t.Errorf("%d bytes of buffers were not given back", lent)
+	}
 	f.Cache = nil
 }
 

@@ -15,7 +15,7 @@ const (
 	// then they go first.
 	aheadGrace = 30 * time.Second
 	// heldLimit bounds the memory for complete fetches that cannot go to the disk.
-	heldLimit = 32 << 20
+	heldLimit = 16 << 20
 )
 
 // space is the accounting of the disk. Guarded by Cache.mu.

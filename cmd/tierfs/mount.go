@@ -47,9 +47,9 @@ func (p *program) mountCommand() *cobra.Command {
 	return cmd
 }
 
-// gcPercent is how much garbage there may be beside what is in use: most of that are buffers of up to some MiB, of which a burst of
-// cold reads needs many, and memory that tierfs takes is page cache that the broker does not have.
-const gcPercent = 50
+// gcPercent is how much garbage there may be beside what is in use: a burst of cold reads needs a buffer of up to 1 MiB for each
+// of them, and memory that tierfs takes is page cache that the broker does not have.
+const gcPercent = 25
 
 // mount serves until the mount is gone. Signals that come while it starts end
 // the start; later ones unmount, if nobody is in the mount. A terminal that goes
