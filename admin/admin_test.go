@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -301,109 +300,4 @@ func tempDir(t *testing.T) string {
 		}
 	})
 	return dir
-}
-
-func TestSocket(t *testing.T) {
-	t.Run("modes", func(t *testing.T) {
-		dir := filepath.Join(tempDir(t), "run")
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		start(t, &fake{}, func(o *Options) { o.RunDir = dir })
-		for path, want := range map[string]os.FileMode{dir: 0o700, SocketPath(dir, volume): 0o600} {
-			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
-				t.Errorf("%s: %v, %v", path, info.Mode(), err)
-			}
-		}
-	})
-	t.Run("a living one stays, and another source of the volume has one of its own", func(t *testing.T) {
-		var dir string
-		s, c := start(t, &fake{status: Status{PID: 1}}, func(o *Options) { dir = o.RunDir })
-		copied, _ := start(t, &fake{status: Status{PID: 2}}, func(o *Options) { o.RunDir = dir })
-		if s.Name() != volume || copied.Name() != volume+"-2" {
-			t.Errorf("called %s and %s", s.Name(), copied.Name())
-		}
-		for pid, c := range map[int]*Client{1: c, 2: NewClient(dir, copied.Name())} {
-			if s, err := c.Status(t.Context(), false); err != nil || s.PID != pid {
-				t.Errorf("%d: %+v, %v", pid, s, err)
-			}
-		}
-	})
-	t.Run("there is an end to copies", func(t *testing.T) {
-		var dir string
-		start(t, &fake{}, func(o *Options) { dir = o.RunDir })
-		for range maxCopies - 1 {
-			start(t, &fake{}, func(o *Options) { o.RunDir = dir })
-		}
-		if _, err := listenSocket(dir, volume); !errors.Is(err, errAnswers) {
-			t.Errorf("got %v", err)
-		}
-	})
-	t.Run("a dead one is replaced", func(t *testing.T) {
-		dir := tempDir(t)
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: SocketPath(dir, volume)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.SetUnlinkOnClose(false)
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		_, c := start(t, &fake{}, func(o *Options) { o.RunDir = dir })
-		if _, err := c.Status(t.Context(), false); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func TestSocketEnds(t *testing.T) {
-	for _, served := range []bool{true, false} {
-		t.Run(fmt.Sprintf("gone after Close, served %v", served), func(t *testing.T) {
-			dir := tempDir(t)
-			s, err := Listen(Options{
-				Daemon: &fake{}, RunDir: dir, Volume: volume, Listen: "127.0.0.1:0",
-				Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if served {
-				s.Serve()
-			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := os.Lstat(SocketPath(dir, volume)); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("got %v", err)
-			}
-			if c, err := net.Dial("tcp", s.Address()); err == nil {
-				c.Close()
-				t.Error("somebody still listens")
-			}
-		})
-	}
-	t.Run("directory is a link", func(t *testing.T) {
-		dir := filepath.Join(tempDir(t), "run")
-		if err := os.Symlink(tempDir(t), dir); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := listenSocket(dir, volume); err == nil {
-			t.Error("accepted")
-		}
-	})
-	t.Run("address in use", func(t *testing.T) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		dir := tempDir(t)
-		_, err = Listen(Options{Daemon: &fake{}, RunDir: dir, Volume: volume, Listen: l.Addr().String(), Log: slog.New(slog.DiscardHandler)})
-		if err == nil || !strings.Contains(err.Error(), "admin.listen") {
-			t.Errorf("got %v", err)
-		}
-		if _, err := os.Lstat(SocketPath(dir, volume)); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the control socket is left behind: %v", err)
-		}
-	})
 }

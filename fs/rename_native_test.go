@@ -10,55 +10,65 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestNamesOfSegmentsAsNative does to an evicted segment through the mount what it
-// does to a file of the same name in a native directory: the answers are the same, and
-// so is what stands under the names afterwards.
-func TestNamesOfSegmentsAsNative(t *testing.T) {
-	const remote, second = "00000000000000000000.log", "00000000000000001000.log"
+// What stands in the directory: two segments, which are evicted where it is on a mount,
+// and a local one, a directory "sub", a symlink "sym" and a "file".
+const evictedLog, secondLog, localLog = "00000000000000000000.log", "00000000000000001000.log", "00000000000000002000.log"
+
+// nameChange is something that is done to names of a directory.
+type nameChange struct {
+	what    string
+	do      func(dir string) error
+	refused bool // with EINVAL, where a native directory does it
+}
+
+func nameChanges() []nameChange {
 	rename := func(from, to string, flags uint) func(string) error {
 		return func(dir string) error {
 			return unix.Renameat2(unix.AT_FDCWD, filepath.Join(dir, from), unix.AT_FDCWD, filepath.Join(dir, to), flags)
 		}
 	}
-	for _, c := range []struct {
-		what    string
-		do      func(dir string) error
-		refused bool // with EINVAL, where a native directory does it
-	}{
-		{"a directory over it", rename("sub", remote, 0), false},
-		{"it over a directory", rename(remote, "sub", 0), false},
-		{"a file over it, not replacing", rename("file", remote, unix.RENAME_NOREPLACE), false},
-		{"a directory over it, not replacing", rename("sub", remote, unix.RENAME_NOREPLACE), false},
-		{"it over a file, not replacing", rename(remote, "file", unix.RENAME_NOREPLACE), false},
-		{"it to a free name, not replacing", rename(remote, "free", unix.RENAME_NOREPLACE), false},
-		{"it over a symlink", rename(remote, "sym", 0), false},
-		{"it over a file", rename(remote, "file", 0), false},
-		{"it over another", rename(remote, second, 0), false},
-		{"it over itself", rename(remote, remote, 0), false},
-		{"a symlink over it", rename("sym", remote, 0), false},
-		{"a file over it", rename("file", remote, 0), false},
+	return []nameChange{
+		{"a directory over it", rename("sub", evictedLog, 0), false},
+		{"it over a directory", rename(evictedLog, "sub", 0), false},
+		{"a file over it, not replacing", rename("file", evictedLog, unix.RENAME_NOREPLACE), false},
+		{"a directory over it, not replacing", rename("sub", evictedLog, unix.RENAME_NOREPLACE), false},
+		{"it over a file, not replacing", rename(evictedLog, "file", unix.RENAME_NOREPLACE), false},
+		{"it to a free name, not replacing", rename(evictedLog, "free", unix.RENAME_NOREPLACE), false},
+		{"it over a symlink", rename(evictedLog, "sym", 0), false},
+		{"it over a file", rename(evictedLog, "file", 0), false},
+		{"it over another", rename(evictedLog, secondLog, 0), false},
+		{"it over itself", rename(evictedLog, evictedLog, 0), false},
+		{"a symlink over it", rename("sym", evictedLog, 0), false},
+		{"a file over it", rename("file", evictedLog, 0), false},
 		{"a link of a file to its name", func(dir string) error {
-			return unix.Link(filepath.Join(dir, "file"), filepath.Join(dir, remote))
+			return unix.Link(filepath.Join(dir, "file"), filepath.Join(dir, evictedLog))
 		}, false},
 		{"a link of it to its own name", func(dir string) error {
-			return unix.Link(filepath.Join(dir, remote), filepath.Join(dir, remote))
+			return unix.Link(filepath.Join(dir, evictedLog), filepath.Join(dir, evictedLog))
 		}, false},
-		{"a directory of its name", func(dir string) error { return unix.Mkdir(filepath.Join(dir, remote), 0o755) }, false},
-		{"a symlink of its name", func(dir string) error { return unix.Symlink("x", filepath.Join(dir, remote)) }, false},
-		{"a fifo of its name", func(dir string) error { return unix.Mknod(filepath.Join(dir, remote), unix.S_IFIFO|0o644, 0) }, false},
-		{"rmdir of it", func(dir string) error { return unix.Rmdir(filepath.Join(dir, remote)) }, false},
-		{"an exchange of two", rename(remote, second, unix.RENAME_EXCHANGE), false},
-		{"an exchange with nothing", rename(remote, "free", unix.RENAME_EXCHANGE), false},
-		{"an exchange with a file", rename(remote, "file", unix.RENAME_EXCHANGE), true},
-		{"an exchange of a directory with it", rename("sub", remote, unix.RENAME_EXCHANGE), true},
+		{"a directory of its name", func(dir string) error { return unix.Mkdir(filepath.Join(dir, evictedLog), 0o755) }, false},
+		{"a symlink of its name", func(dir string) error { return unix.Symlink("x", filepath.Join(dir, evictedLog)) }, false},
+		{"a fifo of its name", func(dir string) error { return unix.Mknod(filepath.Join(dir, evictedLog), unix.S_IFIFO|0o644, 0) }, false},
+		{"rmdir of it", func(dir string) error { return unix.Rmdir(filepath.Join(dir, evictedLog)) }, false},
+		{"an exchange of two", rename(evictedLog, secondLog, unix.RENAME_EXCHANGE), false},
+		{"an exchange with nothing", rename(evictedLog, "free", unix.RENAME_EXCHANGE), false},
+		{"an exchange with a file", rename(evictedLog, "file", unix.RENAME_EXCHANGE), true},
+		{"an exchange of a directory with it", rename("sub", evictedLog, unix.RENAME_EXCHANGE), true},
 		{"an exchange of a file and a directory", rename("file", "sub", unix.RENAME_EXCHANGE), false},
 		{"both flags", rename("file", "sub", unix.RENAME_EXCHANGE|unix.RENAME_NOREPLACE), false},
-	} {
+	}
+}
+
+// TestNamesOfSegmentsAsNative does to an evicted segment through the mount what it
+// does to a file of the same name in a native directory: the answers are the same, and
+// so is what stands under the names afterwards.
+func TestNamesOfSegmentsAsNative(t *testing.T) {
+	for _, c := range nameChanges() {
 		t.Run(c.what, func(t *testing.T) {
 			m := tieredTest(t)
 			m.fill(2, 5000)
 			native := t.TempDir()
-			for _, name := range []string{remote, second, "00000000000000002000.log"} {
+			for _, name := range []string{evictedLog, secondLog, localLog} {
 				b, err := os.ReadFile(m.path("t-0/" + name))
 				check(t, err)
 				check(t, os.WriteFile(filepath.Join(native, name), b, 0o640))
