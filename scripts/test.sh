@@ -15,4 +15,4 @@ echo "== fuzz targets"
 scripts/fuzz.sh "${FUZZTIME:-3s}"
 
 echo "== a real mount under a real Kafka"
-go test -count=1 -timeout 15m ./integration
+go test -count=1 -timeout 30m ./integration
