@@ -102,7 +102,9 @@ func TestPassCost(t *testing.T) {
 	cost := func(segments int) (bytes uint64) {
 		w := planted(t, 2, segments)
 		files := w.actives(2)
-		requests := func() int { return w.store.Count("put") + w.store.Count("head") + w.store.Count("get") + w.store.Count("list") }
+		requests := func() int {
+			return w.store.Count("put") + w.store.Count("head") + w.store.Count("get") + w.store.Count("list")
+		}
 		claim := requests()
 		w.pass(t.Context()) // the first one looks at everything
 		for range 3 {       // the least of some: the runtime allocates, too
