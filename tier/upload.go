@@ -100,7 +100,7 @@ func (u *Upload) openLog() (int, error) {
 		return -1, err
 	}
 	u.fds = append(u.fds, fd)
-	return fd, u.v.step("upload:fsync", func() error { return pathError("fsync", u.home.name, unix.Fsync(fd)) })
+	return fd, u.v.point("upload:fsync", func() error { return pathError("fsync", u.home.name, unix.Fsync(fd)) })
 }
 
 // prove walks the segment once and computes all that is known of its bytes.
