@@ -81,7 +81,7 @@ func freshFindings(damages []damage) int {
 	for _, d := range damages {
 		if d.fresh != nil && len(d.finds) > 0 && !d.deep {
 			n++
-			if strings.Contains(d.finds[0], log) {
+			if d.finds[0] == log && d.finds[1] != "is a symbolic link" {
 				n++ // its index is a hole
 			}
 		}

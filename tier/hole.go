@@ -2,6 +2,7 @@ package tier
 
 import (
 	"errors"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -30,16 +31,15 @@ type hole struct {
 
 func (h hole) sure(now time.Time) bool { return now.Sub(h.since) >= holeAge }
 
-// Holes lists, ascending, the start offsets of the holes among the regular files of
-// a directory, given by their names below and the directory's path from the volume's
-// root. rules may be nil while the layout is not known; where it has no index, or the
+// Holes lists, ascending, the start offsets of the holes among the files of a
+// directory, those for which Counts is true, given by their names below and the
+// directory's path from the volume's root. rules may be nil while the layout is not known; where it has no index, or the
 // directory is no partition or on its way out, there is no hole. Nor is there one
 // beside a segment that its broker is about to delete or to replace (N.log.deleted
 // and the like): the broker's next start goes on with that.
 func Holes(rules layout.Rules, path string, names []string) []uint64 {
-	suffix := indexSuffix
+	suffix := indexOf(rules)
 	if rules != nil {
-		suffix = rules.IndexSuffix()
 		if _, why := rules.Classify(path); suffix == "" || why != "" {
 			return nil
 		}
@@ -60,6 +60,12 @@ func Holes(rules layout.Rules, path string, names []string) []uint64 {
 	out := slices.DeleteFunc(indexes, func(start uint64) bool { return there[start] })
 	slices.Sort(out)
 	return out
+}
+
+// Counts reports whether a directory's entry can be a segment or an index: a regular
+// file, or a link to where somebody keeps one. No marker is a link.
+func Counts(e fs.DirEntry) bool {
+	return e.Type().IsRegular() || e.Type()&fs.ModeSymlink != 0 && !Hidden(e.Name())
 }
 
 // Holes lists the start offsets of the partition's holes, ascending, as they are
@@ -88,7 +94,7 @@ func (p *Partition) Holes() []uint64 {
 // that cannot be read may have.
 func (p *Partition) holed() bool {
 	v := p.v
-	names, err := v.regularNames(p)
+	names, err := v.countingNames(p)
 	if errors.Is(err, unix.ESTALE) {
 		return false // the directory is gone
 	}
@@ -102,7 +108,7 @@ func (p *Partition) holed() bool {
 	return p.noteHoles(Holes(rules, path, names), time.Now())
 }
 
-func (v *Volume) regularNames(p *Partition) ([]string, error) {
+func (v *Volume) countingNames(p *Partition) ([]string, error) {
 	dir, err := v.openDir(p.dir)
 	if err != nil {
 		return nil, err
@@ -114,7 +120,7 @@ func (v *Volume) regularNames(p *Partition) ([]string, error) {
 	}
 	var out []string
 	for _, e := range entries {
-		if e.Type().IsRegular() {
+		if Counts(e) {
 			out = append(out, e.Name())
 		}
 	}
@@ -192,10 +198,18 @@ func (p *Partition) mended(start uint64) {
 // mayMend is mended for a name in a directory. The caller holds v.mu.
 func (v *Volume) mayMend(l link) {
 	if p := v.partitions[l.dir]; p != nil && len(p.holes) > 0 {
-		if start, _, ok := segment.ParseStem(l.name); ok {
+		if start, suffix, ok := segment.ParseStem(l.name); ok && suffix == indexOf(v.rules) {
 			p.mended(start)
 		}
 	}
+}
+
+// indexOf is the suffix of an index under the rules, or while there are none.
+func indexOf(rules layout.Rules) string {
+	if rules == nil {
+		return indexSuffix
+	}
+	return rules.IndexSuffix()
 }
 
 // unwait makes the tombstones due again that waited for a hole or a quarantine to
@@ -210,7 +224,7 @@ func (v *Volume) unwait() {
 }
 
 // waitForHoles notes the partitions that have holes, of those in which some are
-// known or that tombstones name.
+// known or that tombstones name, or may name.
 func (v *Volume) waitForHoles(u *use, due []Tombstone) {
 	asked := map[marker.Incarnation]bool{}
 	for _, t := range due {
@@ -221,13 +235,17 @@ func (v *Volume) waitForHoles(u *use, due []Tombstone) {
 	u.all = u.all || v.unplaced
 	for _, p := range v.partitions {
 		inc, err := marker.ParseIncarnation(p.state.Incarnation)
-		if err == nil && (asked[inc] || len(p.holes) > 0) {
+		if p.unread || err == nil && (asked[inc] || len(p.holes) > 0) {
 			look[p] = inc
 		}
 	}
 	v.mu.RUnlock()
 	for p, inc := range look {
-		if p.holed() {
+		switch {
+		case !p.holed():
+		case inc.IsZero():
+			u.all = true
+		default:
 			u.waits[inc] = true
 		}
 	}
@@ -242,11 +260,8 @@ func (s *scanner) holes(fd int, path string, names []string) {
 	}
 	h, err := handle.At(fd, "")
 	if err == nil {
-		var p *Partition
-		if p, err = v.partition(Dir{fd, h}, path); err == nil {
-			s.holesOf(p, Dir{fd, h}, found)
-			return
-		}
+		s.holesOf(v.partition(Dir{fd, h}, path), Dir{fd, h}, found)
+		return
 	}
 	v.log.Error("a partition has holes and cannot be told from others; nothing is deleted from the store until the next start",
 		"partition", path, "holes", len(found), "err", err)
@@ -283,11 +298,11 @@ func (s *scanner) holesOf(p *Partition, d Dir, alone []uint64) {
 }
 
 // buryKept ends the record that was kept beside a hole: the broker took the name
-// away, and if that was the index, it knows of no such segment.
+// away, and that was the index: it knows of no such segment.
 func (v *Volume) buryKept(d Dir, name string) {
 	start, suffix, ok := segment.ParseStem(name)
 	v.mu.Lock()
-	if p := v.partitions[d.Handle]; ok && p != nil && suffix != logSuffix {
+	if p := v.partitions[d.Handle]; ok && p != nil && suffix == indexOf(v.rules) {
 		_, holed := p.holes[start]
 		_, ok = p.kept[start]
 		if ok = ok && !holed; ok {

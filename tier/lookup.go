@@ -198,8 +198,7 @@ func (v *Volume) sign(name string) {
 	}
 }
 
-// named enters a new name of a file. The caller holds the file's lock. A failure
-// to read the partition's hidden file costs only tiering, so it is logged.
+// named enters a new name of a file. The caller holds the file's lock.
 func (v *Volume) named(f *File, d Dir, name string) {
 	l := link{d.Handle, name}
 	start, suffix, ok := segment.ParseStem(name)
@@ -226,10 +225,7 @@ func (v *Volume) enter(f *File, d Dir, start uint64) {
 			v.log.Error("cannot name a directory, its segments are not tiered", "err", err)
 			return
 		}
-		if p, err = v.partition(d, path); err != nil {
-			v.log.Error("partition is not tiered", "partition", path, "err", err)
-			return
-		}
+		p = v.partition(d, path)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -249,10 +245,7 @@ func (v *Volume) look(d Dir, name string) {
 	}
 	path, err := v.pathOf(d.FD)
 	if err == nil {
-		var p *Partition
-		if p, err = v.partition(d, path); err == nil {
-			err = p.disqualify(why)
-		}
+		err = v.partition(d, path).disqualify(why)
 	}
 	if err != nil {
 		v.log.Error("cannot keep that a partition is never tiered", "partition", path, "reason", why, "err", err)

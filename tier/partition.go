@@ -16,8 +16,13 @@ import (
 	"github.com/tierfs/tierfs/marker"
 )
 
-// reasonUndecided stands while a volume shows no sign of its broker.
-const reasonUndecided layout.Reason = "layout not known yet"
+// Why no segment of a partition is tiered, beside what its layout and its name say.
+const (
+	// reasonUndecided stands while a volume shows no sign of its broker.
+	reasonUndecided layout.Reason = "layout not known yet"
+	// ReasonHiddenFile stands until .tierfs-partition is put back or removed.
+	ReasonHiddenFile layout.Reason = "its .tierfs-partition cannot be read"
+)
 
 // A Partition is a directory that holds segments. Methods may be called in
 // parallel; what they return may have changed when the caller looks.
@@ -32,6 +37,7 @@ type Partition struct {
 	name     layout.Partition
 	reason   layout.Reason // why its segments are not tiered; empty: they are
 	state    partitionState
+	unread   bool           // the hidden file cannot be read: state is not known
 	segments []segmentEntry // ascending
 	// marks are numbers of segments from the first that are known to need no more
 	// looks; turns counts what may have made them wrong.
@@ -143,34 +149,69 @@ func (v *Volume) PartitionOf(path string) (*Partition, bool) {
 	return nil, false
 }
 
-// partitionAt returns the partition of a directory that is known to have one. The
-// caller holds no lock.
+// partitionAt returns the partition of a directory that is known to have one, and of
+// which all is known. The caller holds no lock.
 func (v *Volume) partitionAt(dir handle.Handle) *Partition {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	return v.partitions[dir]
+	if p := v.partitions[dir]; p != nil && !p.unread {
+		return p
+	}
+	return nil
 }
 
-// partition returns the partition of a directory, made when it is new. The caller
-// holds no lock.
-func (v *Volume) partition(d Dir, path string) (*Partition, error) {
-	p := v.partitionAt(d.Handle)
-	if p != nil {
-		return p, nil
+// partition returns the partition of a directory, made when it is new. If its hidden
+// file cannot be read, it is one that is not tiered; each call reads the file again.
+// The caller holds no lock.
+func (v *Volume) partition(d Dir, path string) *Partition {
+	if p := v.partitionAt(d.Handle); p != nil {
+		return p
 	}
-	var state partitionState
-	if err := readJSON(d.FD, partitionFile, &state); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
+	state, err := readPartitionState(d.FD)
 	v.mu.Lock()
-	defer v.mu.Unlock()
-	if p = v.partitions[d.Handle]; p != nil {
-		return p, nil
+	p := v.partitions[d.Handle]
+	isNew := p == nil
+	var never layout.Reason
+	switch {
+	case isNew:
+		p = &Partition{v: v, dir: d.Handle, path: path, state: state, unread: err != nil}
+		v.partitions[d.Handle] = p
+		p.classify()
+	case p.unread && err == nil:
+		never = p.state.Never
+		p.state, p.unread = state, false
+		p.classify()
+		v.unwait()
+		v.markDirty(p)
 	}
-	p = &Partition{v: v, dir: d.Handle, path: path, state: state}
-	v.partitions[d.Handle] = p
-	p.classify()
-	return p, nil
+	v.mu.Unlock()
+	if isNew && err != nil {
+		v.log.Error("a partition is not tiered until its hidden file is put back from a backup, or removed",
+			"partition", path, "err", err)
+	}
+	if never != "" { // found while it could not be kept
+		if err := p.disqualify(never); err != nil {
+			v.log.Error("cannot keep that a partition is never tiered", "partition", path, "reason", never, "err", err)
+		}
+	}
+	return p
+}
+
+// readPartitionState reads the hidden file of a partition's directory. Without one
+// the state is empty.
+func readPartitionState(dir int) (partitionState, error) {
+	var state partitionState
+	err := readJSON(dir, partitionFile, &state)
+	if errors.Is(err, fs.ErrNotExist) {
+		return partitionState{}, nil
+	}
+	if err == nil && state.Incarnation != "" {
+		_, err = marker.ParseIncarnation(state.Incarnation)
+	}
+	if err != nil {
+		return partitionState{}, err
+	}
+	return state, nil
 }
 
 // classify decides anew whether the partition is tiered. The caller holds v.mu.
@@ -180,8 +221,12 @@ func (p *Partition) classify() {
 		return
 	}
 	p.name, p.reason = p.v.rules.Classify(p.path)
-	if p.reason == "" {
+	switch {
+	case p.reason != "":
+	case p.state.Never != "":
 		p.reason = p.state.Never
+	case p.unread:
+		p.reason = ReasonHiddenFile
 	}
 }
 
@@ -256,11 +301,11 @@ func (p *Partition) saveState(step string, change func(*partitionState)) error {
 	p.v.mu.Lock()
 	before := p.state
 	change(&p.state) // what is known counts, written or not
-	state := p.state
+	state, unread := p.state, p.unread
 	p.classify()
 	p.v.markDirty(p)
 	p.v.mu.Unlock()
-	if state == before {
+	if state == before || unread { // what is there must not be lost
 		return nil
 	}
 	fd, err := p.dir.Open(p.v.root, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC)

@@ -135,6 +135,7 @@ func (v *Volume) unmark(step string, f *File, fd int) error {
 		f.home = l
 	}
 	f.state, f.times = Filling, timesOf(&st)
+	v.touchedLocked(f)
 	return nil
 }
 

@@ -94,6 +94,10 @@ func (r *reserve) give() bool {
 	defer r.mu.Unlock()
 	for i := range r.have {
 		err := r.point("reserve:give", func() error { return durable.Unlink(r.dir, reserveFile(i)) })
+		if errors.Is(err, unix.ENOENT) { // somebody else made room
+			delete(r.have, i)
+			continue
+		}
 		if err != nil {
 			r.log.Warn("cannot give back a part of the reserve", "err", err)
 			return false

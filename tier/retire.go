@@ -3,6 +3,7 @@ package tier
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -74,7 +75,7 @@ func (v *Volume) Retire(ctx context.Context, due []Tombstone) (int, error) {
 			return i, err
 		}
 	}
-	v.forgetIncarnations(append(incarnations(gone), v.takeVacant()...), use)
+	v.forgetIncarnations(append(incarnations(gone), v.takeVacant()...))
 	return len(gone), err
 }
 
@@ -204,14 +205,15 @@ func (v *Volume) wait(u *use, links []link) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	for _, l := range links {
-		p := v.partitions[l.dir]
-		if p == nil {
+		var inc marker.Incarnation
+		if p := v.partitions[l.dir]; p != nil {
+			inc, _ = marker.ParseIncarnation(p.state.Incarnation)
+		}
+		if inc.IsZero() {
 			u.all = true
 			continue
 		}
-		if inc, err := marker.ParseIncarnation(p.state.Incarnation); err == nil {
-			u.waits[inc] = true
-		}
+		u.waits[inc] = true
 	}
 }
 
@@ -270,30 +272,26 @@ func (v *Volume) takeVacant() []marker.Incarnation {
 
 // forgetIncarnations removes those of the registry's entries whose partitions are
 // gone and of which no record is left.
-func (v *Volume) forgetIncarnations(of []marker.Incarnation, u use) {
-	intents, err := readNames(v.dirs.intents)
-	if err != nil || u.all || len(u.waits) > 0 {
+func (v *Volume) forgetIncarnations(of []marker.Incarnation) {
+	if of = v.placeless(of); len(of) == 0 {
 		return
 	}
+	// In this order no record is missed on its way: an intent becomes a record or a
+	// tombstone, a record a tombstone.
 	used := map[marker.Incarnation]bool{}
-	for _, name := range intents {
-		if rec, err := uploadOf(name); err == nil {
-			used[rec.Incarnation] = true
-		}
+	if err := addUploads(used, v.dirs.intents); err != nil {
+		return
+	}
+	u := v.inUse(nil)
+	if u.all || len(u.waits) > 0 {
+		return
 	}
 	for k := range u.live {
 		used[k.inc] = true
 	}
-	v.mu.RLock()
-	for _, t := range v.tombstones {
-		used[t.Record.Incarnation] = true
+	if err := addUploads(used, v.dirs.tombstones); err != nil {
+		return
 	}
-	for _, p := range v.partitions {
-		if inc, err := marker.ParseIncarnation(p.state.Incarnation); err == nil {
-			used[inc] = true
-		}
-	}
-	v.mu.RUnlock()
 	for _, inc := range of {
 		if used[inc] {
 			continue
@@ -308,4 +306,35 @@ func (v *Volume) forgetIncarnations(of []marker.Incarnation, u use) {
 		delete(v.registry, inc)
 		v.mu.Unlock()
 	}
+}
+
+// addUploads adds the incarnations of the intents or tombstones of a directory.
+func addUploads(to map[marker.Incarnation]bool, dir int) error {
+	names, err := readNames(dir)
+	for _, name := range names {
+		if rec, err := uploadOf(name); err == nil {
+			to[rec.Incarnation] = true
+		}
+	}
+	return err
+}
+
+// placeless leaves out the incarnations that a partition or a tombstone has, or may
+// have.
+func (v *Volume) placeless(of []marker.Incarnation) []marker.Incarnation {
+	used := map[marker.Incarnation]bool{}
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for _, t := range v.tombstones {
+		used[t.Record.Incarnation] = true
+	}
+	for _, p := range v.partitions {
+		if p.unread {
+			return nil
+		}
+		if inc, err := marker.ParseIncarnation(p.state.Incarnation); err == nil {
+			used[inc] = true
+		}
+	}
+	return slices.DeleteFunc(of, func(inc marker.Incarnation) bool { return used[inc] })
 }

@@ -109,11 +109,11 @@ func (s *scanner) dir(fd int, path string) error {
 		return files[name]
 	}
 	hidden := false
-	var regular []string
+	var counting []string
 	for _, e := range entries {
 		name := e.Name()
-		if e.Type().IsRegular() {
-			regular = append(regular, name)
+		if Counts(e) {
+			counting = append(counting, name)
 		}
 		switch {
 		case e.IsDir():
@@ -147,7 +147,7 @@ func (s *scanner) dir(fd int, path string) error {
 	if err := s.files(fd, path, files); err != nil {
 		return err
 	}
-	s.holes(fd, path, regular)
+	s.holes(fd, path, counting)
 	return nil
 }
 
@@ -155,8 +155,7 @@ func (s *scanner) dir(fd int, path string) error {
 func (s *scanner) hidden(dir int, name string) {
 	switch {
 	case name == partitionFile:
-		var state partitionState
-		err := readJSON(dir, name, &state)
+		state, err := readPartitionState(dir)
 		if err != nil {
 			s.blind = true
 		}

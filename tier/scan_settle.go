@@ -133,7 +133,5 @@ func (s *scanner) sweepRegistry() {
 			of = append(of, inc)
 		}
 	}
-	if len(of) > 0 {
-		v.forgetIncarnations(of, v.inUse(nil))
-	}
+	v.forgetIncarnations(of)
 }

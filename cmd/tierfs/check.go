@@ -187,7 +187,11 @@ func (c *checker) look(fd int, path string) (*look, error) {
 	}
 	l := &look{objects: make(map[string]want)}
 	files := make(map[string]bool)
+	var counting []string
 	for _, e := range entries {
+		if tier.Counts(e) {
+			counting = append(counting, e.Name())
+		}
 		switch {
 		case e.Type().IsRegular():
 			files[e.Name()] = true
@@ -205,7 +209,7 @@ func (c *checker) look(fd int, path string) (*look, error) {
 			c.record(l, fd, name, at, files)
 		}
 	}
-	for _, start := range tier.Holes(c.rules, path, names) {
+	for _, start := range tier.Holes(c.rules, path, counting) {
 		l.found(strings.TrimPrefix(path+"/"+segment.Stem(start)+".index", "/"), "is an index without its log: the segment is gone",
 			"restore the .log or .remote from a backup; until then, or until the index is deleted too, nothing of the partition is deleted from the store")
 	}
