@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -14,35 +13,8 @@ import (
 
 	"github.com/tierfs/tierfs/segment"
 	"github.com/tierfs/tierfs/segment/segmenttest"
+	"github.com/tierfs/tierfs/tier/tiertest"
 )
-
-// smallDisk makes a file system of its own in a file and mounts it until the test
-// ends: one that, unlike tmpfs, needs blocks for directories and for names.
-func smallDisk(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	image, path := filepath.Join(dir, "image"), filepath.Join(dir, "disk")
-	run := func(name string, args ...string) {
-		t.Helper()
-		if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
-			t.Fatalf("%s %v: %v: %s", name, args, err, out)
-		}
-	}
-	for _, err := range []error{os.WriteFile(image, nil, 0o600), os.Truncate(image, 24<<20), os.Mkdir(path, 0o700)} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	run("mkfs.ext4", "-q", "-F", "-b", "4096", "-m", "5", "-N", "4096", image)
-	run("mount", "-o", "loop", image, path)
-	t.Cleanup(func() {
-		if err := unix.Unmount(path, 0); err != nil {
-			t.Error(err)
-			_ = unix.Unmount(path, unix.MNT_DETACH)
-		}
-	})
-	return path
-}
 
 // fullWorld is a world on a small disk.
 type fullWorld struct {
@@ -55,7 +27,7 @@ func newFullWorld(t *testing.T, remote, uploaded, local int) *fullWorld {
 	t.Helper()
 	w := &fullWorld{world: newWorld(t, 0)}
 	w.close()
-	w.path = smallDisk(t)
+	w.path = tiertest.SmallDisk(t, 5)
 	t.Cleanup(w.close) // before the disk goes
 	w.mkdir("t-0")
 	w.write("meta.properties", []byte("node.id=1\n"))

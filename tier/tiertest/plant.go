@@ -1,6 +1,6 @@
 // Package tiertest writes volumes as a long life leaves them, for tests and
 // benchmarks that need many segments: files are written straight, without a broker,
-// an upload or an fsync.
+// an upload or an fsync. It also makes the small disks that fill up.
 //
 // The on-disk form is that of package tier's documentation.
 package tiertest
