@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -125,5 +126,18 @@ func TestReserveIsRemoved(t *testing.T) {
 	w.v.reserve.take()
 	if got := w.below(".tierfs/reserve"); len(got) != reserveFiles {
 		t.Errorf("with room again the reserve has %v", got)
+	}
+}
+
+// A segment that goes while a directory is read is no hole for the next look.
+func TestSegmentGoesDuringALook(t *testing.T) {
+	w := newWorld(t, 4)
+	p := w.partition("t-0")
+	before, err := w.v.countingNames(p)
+	w.do(err)
+	turns := p.turns
+	w.do(w.v.Unlink(w.dir("t-0"), name(w.starts[0])))
+	if p.noteHoles(Holes(w.v.Layout(), p.Path(), before), time.Now(), turns) || p.holed() {
+		t.Error("a hole")
 	}
 }

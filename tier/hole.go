@@ -94,6 +94,9 @@ func (p *Partition) Holes() []uint64 {
 // that cannot be read may have.
 func (p *Partition) holed() bool {
 	v := p.v
+	v.mu.RLock()
+	turns := p.turns
+	v.mu.RUnlock()
 	names, err := v.countingNames(p)
 	if errors.Is(err, unix.ESTALE) {
 		return false // the directory is gone
@@ -105,7 +108,7 @@ func (p *Partition) holed() bool {
 	v.mu.RLock()
 	rules, path := v.rules, p.path
 	v.mu.RUnlock()
-	return p.noteHoles(Holes(rules, path, names), time.Now())
+	return p.noteHoles(Holes(rules, path, names), time.Now(), turns)
 }
 
 func (v *Volume) countingNames(p *Partition) ([]string, error) {
@@ -129,14 +132,14 @@ func (v *Volume) countingNames(p *Partition) ([]string, error) {
 
 // noteHoles takes over which indexes stand alone, tells people of the holes that are
 // not there for a moment only, and reports whether there is any. since is the time of
-// the look, zero at boot.
-func (p *Partition) noteHoles(alone []uint64, since time.Time) bool {
+// the look, zero at boot; turns are the partition's when it began.
+func (p *Partition) noteHoles(alone []uint64, since time.Time, turns int) bool {
 	v := p.v
 	now := time.Now()
 	var tell []uint64
 	v.mu.Lock()
 	before := p.holes
-	found := p.unexplained(alone)
+	found := p.unexplained(alone, turns)
 	p.holes = make(map[uint64]hole, len(found))
 	for _, start := range found {
 		h, known := before[start]
@@ -163,9 +166,11 @@ func (p *Partition) noteHoles(alone []uint64, since time.Time) bool {
 
 // unexplained leaves out the segments that the broker took away itself. The caller
 // holds v.mu.
-func (p *Partition) unexplained(alone []uint64) []uint64 {
+func (p *Partition) unexplained(alone []uint64, turns int) []uint64 {
 	gone := p.gone
-	p.gone = nil // an index that is gone too needs no explanation any more
+	if turns == p.turns {
+		p.gone = nil // an index that is gone too needs no explanation any more
+	}
 	return slices.DeleteFunc(alone, func(start uint64) bool {
 		_, ok := gone[start]
 		if ok {
@@ -281,7 +286,7 @@ func (s *scanner) holesOf(p *Partition, d Dir, alone []uint64) {
 			}
 		}
 	}
-	p.noteHoles(alone, time.Time{})
+	p.noteHoles(alone, time.Time{}, p.turns)
 	s.leftovers = slices.DeleteFunc(s.leftovers, func(l leftover) bool {
 		start, _, ok := segment.ParseStem(l.name)
 		_, holed := p.holes[start]
