@@ -134,7 +134,7 @@ func hasBytes(ctx context.Context, fd int, rec marker.Record) (bool, error) {
 	if st.Size != rec.Size {
 		return false, nil
 	}
-	defer findCold(fd, rec.Size).drop()
+	defer FindCold(fd, rec.Size).Drop()
 	h := xxh3.New()
 	if _, err := io.CopyBuffer(h, &contextReader{ctx, io.NewSectionReader(fdReader(fd), 0, rec.Size)}, make([]byte, 1<<20)); err != nil {
 		return false, err

@@ -60,7 +60,7 @@ type Upload struct {
 	changes  int64
 	anchored bool // the next segment's start has an anchor beside it
 	fds      []int
-	cold     coldPages // of the segment, before anything read it for this upload
+	cold     ColdPages // of the segment, before anything read it for this upload
 }
 
 // NotWhole says that a sealed segment is not what its broker writes.
@@ -117,7 +117,7 @@ func (u *Upload) prove(ctx context.Context, fd int, s Segment) error {
 	if age := time.Since(time.Unix(st.Mtim.Unix())); age >= 0 && age < rules.QuietTime() {
 		return refuse(ReasonWriting)
 	}
-	u.cold = findCold(fd, st.Size)
+	u.cold = FindCold(fd, st.Size)
 	sums := &sums{xx: xxh3.New(), crc: crc64nvme.New()}
 	index := u.newIndexProof(st.Size)
 	r := io.TeeReader(&contextReader{ctx, io.NewSectionReader(fdReader(fd), 0, st.Size)}, sums)
@@ -244,8 +244,8 @@ func (u *Upload) Abort() error {
 
 // Close gives the upload's descriptors back, and the memory that its reading took.
 func (u *Upload) Close() {
-	u.cold.drop()
-	u.cold = coldPages{}
+	u.cold.Drop()
+	u.cold = ColdPages{}
 	for _, fd := range u.fds {
 		_ = unix.Close(fd)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/tierfs/tierfs/marker"
 	"github.com/tierfs/tierfs/objstore"
 	"github.com/tierfs/tierfs/segment"
+	"github.com/tierfs/tierfs/tier"
 )
 
 // maxIndexFile is more than any index has, in bytes.
@@ -70,6 +71,7 @@ func (c *checker) deepLocal(ctx context.Context, dir int, path string, start uin
 	if err := unix.Fstat(fd, &before); err != nil {
 		return err
 	}
+	defer tier.FindCold(fd, before.Size).Drop()                       // a check pushes nothing out of memory that consumers read
 	index, _ := durable.ReadFile(dir, stem+indexSuffix, maxIndexFile) // none is nothing wrong
 	w := c.walk(ctx, log, before.Size, start, index)
 	if ctx.Err() != nil {

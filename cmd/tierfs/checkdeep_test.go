@@ -18,11 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/admin"
+	"github.com/tierfs/tierfs/layout"
 	"github.com/tierfs/tierfs/marker"
 	"github.com/tierfs/tierfs/objstore"
 	"github.com/tierfs/tierfs/segment"
 	"github.com/tierfs/tierfs/segment/segmenttest"
 	"github.com/tierfs/tierfs/tier"
+	"github.com/tierfs/tierfs/tier/tiertest"
 )
 
 // deepChecked is newChecked with real bytes: segment 0 is remote, the next one is
@@ -69,6 +71,21 @@ func (d *deepChecked) name(i int, suffix string) string {
 	return "orders-0/" + segment.Stem(d.starts[i]) + suffix
 }
 
+func (d *deepChecked) open(dir string) int {
+	d.t.Helper()
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	d.do(err)
+	d.t.Cleanup(func() { _ = unix.Close(fd) }) // read only
+	return fd
+}
+
+func (d *deepChecked) rules() layout.Rules {
+	d.t.Helper()
+	rules, err := tier.LayoutOf(d.open(d.path), "", 0)
+	d.do(err)
+	return rules
+}
+
 func (d *deepChecked) putBytes(key string, b []byte) {
 	d.t.Helper()
 	d.do(d.store.Put(d.t.Context(), key, objstore.BytesBody(b), objstore.PutOptions{}))
@@ -83,7 +100,13 @@ func (d *deepChecked) check() ([]string, error) {
 	return found, err
 }
 
-func TestDeepCheckFinds(t *testing.T) {
+// deepDamage is what only a deep check finds, and what it says of it; nil: nothing is wrong.
+type deepDamage struct {
+	damage func(d *deepChecked)
+	want   func(d *deepChecked) string
+}
+
+func deepDamages() map[string]deepDamage {
 	flip := func(b []byte) []byte { b = bytes.Clone(b); b[len(b)/2] ^= 1; return b }
 	moved := func(index []byte) []byte { // the last entry points into a batch
 		index = bytes.Clone(index)
@@ -91,10 +114,7 @@ func TestDeepCheckFinds(t *testing.T) {
 		binary.BigEndian.PutUint32(at, binary.BigEndian.Uint32(at)+1)
 		return index
 	}
-	for name, tc := range map[string]struct {
-		damage func(d *deepChecked)
-		want   func(d *deepChecked) string
-	}{
+	return map[string]deepDamage{
 		"nothing": {func(*deepChecked) {}, nil},
 		"a local segment": {
 			func(d *deepChecked) { d.write(d.name(2, ".log"), string(flip(d.logs[2]))) },
@@ -134,7 +154,11 @@ func TestDeepCheckFinds(t *testing.T) {
 			func(d *deepChecked) { d.putBytes(d.key(d.records[0])+".index", moved(d.indexes[0])) },
 			func(d *deepChecked) string { return "does not fit the segment" },
 		},
-	} {
+	}
+}
+
+func TestDeepCheckFinds(t *testing.T) {
+	for name, tc := range deepDamages() {
 		t.Run(name, func(t *testing.T) {
 			d := newDeepChecked(t)
 			tc.damage(d)
@@ -242,19 +266,10 @@ func TestDeepCheckOfWhatChanges(t *testing.T) {
 	d.do(err)
 	d.write(d.name(1, ".log"), strings.Repeat("x", len(d.logs[1])))
 	d.do(os.Chtimes(path, time.Time{}, info.ModTime()))
-	open := func(path string) int {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		d.do(err)
-		t.Cleanup(func() { _ = unix.Close(fd) }) // read only
-		return fd
-	}
-	root, dir := open(d.path), open(d.partition)
+	dir := d.open(d.partition)
 	for _, meanwhile := range []bool{false, true} {
 		found := 0
-		c := &checker{deep: true, report: func(admin.Finding) { found++ }}
-		var err error
-		c.rules, err = tier.LayoutOf(root, "", 0)
-		d.do(err)
+		c := &checker{deep: true, rules: d.rules(), report: func(admin.Finding) { found++ }}
 		ctx := &beforeErr{t.Context(), func() {}}
 		if meanwhile {
 			ctx.do = func() { d.do(os.Chtimes(path, time.Time{}, info.ModTime())) }
@@ -273,3 +288,27 @@ type beforeErr struct {
 }
 
 func (c *beforeErr) Err() error { c.do(); return c.Context.Err() }
+
+// TestDeepCheckLeavesNoPages: what a check reads does not stay in memory.
+func TestDeepCheckLeavesNoPages(t *testing.T) {
+	d := newDeepChecked(t)
+	disk := tiertest.SmallDisk(t, 0)
+	path := filepath.Join(disk, segment.Stem(d.starts[2])+".log")
+	d.do(os.WriteFile(path, d.logs[2], 0o600))
+	f, err := os.Open(path)
+	d.do(err)
+	defer f.Close()
+	d.do(f.Sync())
+	fd := int(f.Fd())
+	d.do(unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED))
+	dir, err := unix.Open(disk, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	d.do(err)
+	defer unix.Close(dir)
+	c := &checker{deep: true, rules: d.rules(), report: func(f admin.Finding) { t.Errorf("found %+v", f) }}
+	d.do(c.deepLocal(t.Context(), dir, "orders-0", d.starts[2]))
+	var st unix.Cachestat_t
+	d.do(unix.Cachestat(uint(fd), &unix.CachestatRange{}, &st, 0))
+	if st.Cache != 0 {
+		t.Errorf("%d pages stay in memory", st.Cache)
+	}
+}
