@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
@@ -22,8 +23,13 @@ import (
 	"github.com/tierfs/tierfs/tier"
 )
 
-// maxIndexFile is more than any index has, in bytes.
-const maxIndexFile = 64 << 20
+const (
+	// maxIndexFile is more than any index has, in bytes.
+	maxIndexFile = 64 << 20
+	// objectTime bounds the reading of one object, with all its connections: more than any takes that gets on. The store's
+	// patience ends the reading of one that does not.
+	objectTime = 6 * time.Hour
+)
 
 // deepPartition reads the sealed segments of a directory that are local: each has to
 // be what a broker writes, its record has to be of these bytes, and the index beside
@@ -167,7 +173,9 @@ func (c *checker) deepObject(ctx context.Context, key string, w want) error {
 			return err
 		} // what is wrong with the object itself is found without its content
 	}
-	body, err := c.store.GetRange(ctx, key, 0, w.size)
+	reading, cancel := context.WithTimeout(ctx, objectTime)
+	defer cancel()
+	body, err := c.store.GetRange(reading, key, 0, w.size)
 	if errors.Is(err, objstore.ErrNotFound) { // since it was listed
 		c.missing(key, w)
 		return nil

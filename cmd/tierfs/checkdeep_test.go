@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -244,6 +245,46 @@ func TestDeepCheckWhileBodiesBreak(t *testing.T) {
 			t.Errorf("%v: found %q, %v", failure, found, err)
 		}
 	}
+}
+
+// slowly is a store whose first body breaks after minutes.
+type slowly struct {
+	objstore.Store
+	broken bool
+}
+
+type lateBody struct {
+	io.Reader
+	io.Closer
+}
+
+func (s *slowly) GetRange(ctx context.Context, key string, off, n int64) (io.ReadCloser, error) {
+	body, err := s.Store.GetRange(ctx, key, off, n)
+	if err != nil || s.broken || !strings.HasSuffix(key, ".log") {
+		return body, err
+	}
+	s.broken = true
+	return lateBody{readerFunc(func([]byte) (int, error) {
+		time.Sleep(3 * time.Minute)
+		return 0, objstore.ErrTransient
+	}), body}, nil
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestDeepCheckOfLargeObjects: a connection that breaks after minutes, as one may in
+// the middle of a large object, is replaced.
+func TestDeepCheckOfLargeObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDeepChecked(t)
+		s := &slowly{Store: d.store}
+		_, found, err := d.run(func(c *checker) { c.deep, c.store = true, brief(s, nil) })
+		if err != nil || len(found) > 0 || !s.broken {
+			t.Errorf("found %q, %v", found, err)
+		}
+	})
 }
 
 // TestDeepCheckShowsProgress: the objects of one partition may take hours.
