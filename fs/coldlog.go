@@ -16,6 +16,9 @@ const (
 	// coldLogHush is for how long after the end of failing a new beginning is not
 	// worth a line: a store that comes and goes is summed up, too.
 	coldLogHush = 10 * time.Second
+	// coldLogOver is how long nothing may fail for the next failure to be of the same
+	// failing: who does not read does not learn that it is over.
+	coldLogOver = 10 * time.Minute
 )
 
 // coldLog says in few lines that the store does not give its bytes: one when reads
@@ -54,7 +57,7 @@ func (l *coldLog) failed(op string, r coldRead, err error, now time.Time) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.failing.Swap(true) {
+	if !l.failing.Swap(true) || now.Sub(l.lastAt) >= coldLogOver {
 		l.since, l.total, l.unsaid, l.spoken = now, 0, 0, false
 	}
 	l.total++

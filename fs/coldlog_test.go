@@ -65,6 +65,13 @@ func TestColdLog(t *testing.T) {
 	now = now.Add(coldLogEvery)
 	l.worked(coldRead{b, 0, 4096}, now) // whoever wanted a has given up
 	said("failed=1")
+
+	now = now.Add(coldLogHush)
+	fail(a, 0, "key-e")
+	said("request failed key-e")
+	now = now.Add(5 * time.Hour) // nobody read meanwhile, and so nobody knows that it was over
+	fail(a, 0, "key-f")
+	said("request failed key-f")
 }
 
 // wantLines takes what was logged, and insists on one line for each of want, with its words.
