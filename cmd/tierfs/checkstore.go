@@ -116,7 +116,7 @@ func (c *checker) dirOf(at string) (int, error) {
 
 func (p *program) checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "check [--deep] SOURCE",
+		Use:   "check SOURCE",
 		Short: "Look for records, segments and objects that are wrong or missing; mounted or not",
 		Args:  between(1, 1),
 	}
