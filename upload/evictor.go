@@ -86,7 +86,8 @@ func (e *evictor) tick(ctx context.Context) {
 	e.relieve(ctx, pass)
 }
 
-// look evicts what retention does not keep of a partition.
+// look evicts what retention does not keep of a partition, and finishes what stopped
+// half way.
 func (e *evictor) look(ctx context.Context, p *tier.Partition, pass *pass) {
 	rule := e.b.opt.Retention.For(p.Name().Topic)
 	segs := p.NotRemote()
@@ -106,8 +107,8 @@ func (e *evictor) look(ctx context.Context, p *tier.Partition, pass *pass) {
 		l.due = now // looked at again at the next tick
 		return
 	}
-	for _, s := range segs[:n] {
-		if s.State == tier.Remote {
+	for i, s := range segs {
+		if stopped := s.State == tier.Leaving || s.State == tier.Filling; s.State == tier.Remote || i >= n && !stopped {
 			continue
 		}
 		if !e.evict(ctx, l, p, s, pass) {

@@ -133,6 +133,28 @@ func TestPassCost(t *testing.T) {
 	}
 }
 
+// A segment that stopped half way between local and remote is finished by the next
+// pass, though retention asks for nothing.
+func TestPassFinishesWhatStopped(t *testing.T) {
+	w := planted(t, 1, 5)
+	w.pass(t.Context())
+	p := w.v.Partitions()[0]
+	s := p.Segments()[2]
+	inWay := p.Path() + "/" + s.Name()
+	w.do(unix.Mkdirat(w.root, inWay, 0o700))
+	if _, err := s.File.Mutate(t.Context(), tier.Mutation{Kind: tier.Truncate}); err == nil {
+		t.Fatal("truncated")
+	}
+	w.do(unix.Unlinkat(w.root, inWay, unix.AT_REMOVEDIR))
+	if got := s.File.State(); got != tier.Filling {
+		t.Fatalf("it is %v", got)
+	}
+	w.pass(t.Context())
+	if got := s.File.State(); got != tier.Remote {
+		t.Errorf("it is %v after a pass", got)
+	}
+}
+
 // BenchmarkPass is a pass over 100,000 segments of which 1, 10 or 100 changed, each
 // in another partition.
 func BenchmarkPass(b *testing.B) {
