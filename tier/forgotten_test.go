@@ -141,3 +141,24 @@ func TestSegmentGoesDuringALook(t *testing.T) {
 		t.Error("a hole")
 	}
 }
+
+// That an earlier upload of a segment came to nothing does not tell where the segment
+// is: the record of the later one is still beside the index.
+func TestHoleAfterAnUploadThatFailed(t *testing.T) {
+	w := newWorld(t, 3)
+	u, err := w.v.Prepare(t.Context(), w.partition("t-0"), w.segment("t-0", w.starts[0]))
+	w.do(err)
+	w.do(u.Abort())
+	u.Close()
+	w.do(w.upload("t-0", w.starts[0]))
+	w.close()
+	w.do(os.Remove(filepath.Join(w.path, "t-0", name(w.starts[0]))))
+	w.open()
+	if got := w.partition("t-0").Holes(); !slices.Equal(got, w.starts[:1]) {
+		t.Errorf("holes %v", got)
+	}
+	w.retireAll()
+	if got := w.logObjects(); len(got) != 1 {
+		t.Errorf("the store has %v", got)
+	}
+}

@@ -276,12 +276,12 @@ func (s *scanner) holes(fd int, path string, names []string) {
 }
 
 // holesOf enters a partition's holes. A tombstone tells that the broker took a
-// segment away. The record of one that went otherwise stays beside the index: it is
-// all that says where the bytes are.
+// segment away, unless the record of another upload is there still. The record of one
+// that went otherwise stays beside the index: it is all that says where the bytes are.
 func (s *scanner) holesOf(p *Partition, d Dir, alone []uint64) {
 	if inc, err := marker.ParseIncarnation(p.state.Incarnation); err == nil {
 		for _, start := range alone {
-			if s.ended[segmentKey{inc, start}] {
+			if s.ended[segmentKey{inc, start}] && !s.recorded(d, start) {
 				p.went(start)
 			}
 		}
@@ -290,7 +290,7 @@ func (s *scanner) holesOf(p *Partition, d Dir, alone []uint64) {
 	s.leftovers = slices.DeleteFunc(s.leftovers, func(l leftover) bool {
 		start, _, ok := segment.ParseStem(l.name)
 		_, holed := p.holes[start]
-		if !ok || !holed || l.dir != d.Handle || l.name != uploadedName(segmentName(start)) {
+		if !ok || !holed || !l.beside(d, start) {
 			return false
 		}
 		s.live[keyOf(l.rec)] = true
@@ -300,6 +300,17 @@ func (s *scanner) holesOf(p *Partition, d Dir, alone []uint64) {
 		p.kept[start] = struct{}{}
 		return true
 	})
+}
+
+// recorded reports whether a record stands where a segment was, of an upload that has
+// no tombstone.
+func (s *scanner) recorded(d Dir, start uint64) bool {
+	return slices.ContainsFunc(s.leftovers, func(l leftover) bool { return l.beside(d, start) && !s.buried[keyOf(l.rec)] })
+}
+
+// beside reports whether the record stands where a segment was.
+func (l leftover) beside(d Dir, start uint64) bool {
+	return l.dir == d.Handle && l.name == uploadedName(segmentName(start))
 }
 
 // buryKept ends the record that was kept beside a hole: the broker took the name
