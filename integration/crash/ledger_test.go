@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // want is what may be under a name: nothing, or bytes that begin with least and are a beginning of most.
@@ -43,13 +45,17 @@ type doubt struct {
 func newLedger() *ledger { return &ledger{files: map[string][]byte{}} }
 
 // do runs an operation. When it succeeds, the last of the outcomes holds; when it fails, each of them may, and so may what was
-// before.
+// before. An operation that failed is the last one on its names until settle: others come too late, as after the end of the mount.
 func (l *ledger) do(what string, run func() error, outcomes ...outcome) error {
 	d := &doubt{what: what}
 	l.mu.Lock()
 	before := outcome{}
 	for _, o := range outcomes {
 		for path := range o {
+			if l.inDoubt(path) {
+				l.mu.Unlock()
+				return fmt.Errorf("%s, with %s in doubt: %w", what, path, unix.ENOTCONN)
+			}
 			b, there := l.files[path]
 			before[path] = want{gone: !there, least: b, most: b}
 		}
@@ -71,6 +77,14 @@ func (l *ledger) do(what string, run func() error, outcomes ...outcome) error {
 		}
 	}
 	return nil
+}
+
+// inDoubt says whether an operation on path has failed. l.mu is held.
+func (l *ledger) inDoubt(path string) bool {
+	return slices.ContainsFunc(l.doubts, func(d *doubt) bool {
+		_, touched := d.outcomes[0][path]
+		return touched
+	})
 }
 
 // of returns the bytes of a file as acknowledged. They must not be changed.
