@@ -24,6 +24,7 @@ const soon = "[retention]\ndelete_grace = \"1 s\"\n"
 // TestCopiedSource mounts a copy of a source beside the original. It is read like the original, but what it names belongs to the
 // original: it uploads and deletes nothing, and says so.
 func TestCopiedSource(t *testing.T) {
+	t.Parallel()
 	p := newPlain(t, fsStore(t), soon, "a", "b")
 	p.mount()
 	p.evict()
@@ -76,6 +77,7 @@ func TestCopiedSource(t *testing.T) {
 // TestRolledBackSource puts an older state of a source back in its place, on the same inodes, as a restored snapshot of the disk
 // does. It is no owner: what it does not know of was uploaded after it.
 func TestRolledBackSource(t *testing.T) {
+	t.Parallel()
 	p := newPlain(t, fsStore(t), soon, "a", "b")
 	p.mount()
 	p.evict()

@@ -19,6 +19,7 @@ const ordinary = "ordinary"
 // TestNeverTiered lets everything grow sealed segments that the broker reads, rewrites or moves by itself: its own topics, the cluster's
 // metadata, a compacted topic, and directories that are on their way to somewhere else. Nothing of them is uploaded or evicted.
 func TestNeverTiered(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	f := newFixture(t, fsStore(t), rig.Options{
 		Root: root, Binary: checked, Settings: "[retention]\ndelete_grace = \"1 s\"\n",

@@ -40,6 +40,7 @@ const hotRate = 500
 // by consumers, whose deadline is so short that they meet errors and have to retry, and by the broker's log cleaner, which must not
 // meet any. When the store is back everything goes on by itself.
 func TestStoreOutage(t *testing.T) {
+	t.Parallel()
 	store, p := faultyStore(t)
 	f := newFixture(t, store, rig.Options{
 		Binary: checked, Settings: "[fetch]\ntimeout = \"3 s\"\n[retention]\ndelete_grace = \"1 s\"\n",

@@ -100,6 +100,7 @@ func TestIngestBeatsUpload(t *testing.T) {
 // TestHeldOpen has somebody keep two segments open, an evicted and a local one, while the broker deletes their topics. The bytes stay
 // readable until the end, and go with the last handle: the object from the store, the blocks from the disk, without any restart.
 func TestHeldOpen(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, fsStore(t), rig.Options{Binary: checked, Settings: "[retention]\ndelete_grace = \"1 s\"\n"})
 	f.up()
 	const name = "00000000000000000000.log"

@@ -8,7 +8,7 @@ import (
 )
 
 // stores names every kind of store; open makes one that is empty and lives as long as the test. A process can have one S3 server
-// at a time, so a store is opened by the subtest that uses it.
+// at a time, so a store is opened by the subtest that uses it, and of the tests that run in parallel only TestStoreOutage has one.
 var stores = []struct {
 	name string
 	open func(*testing.T) rig.Store
