@@ -44,7 +44,7 @@
 //
 // # Memory
 //
-// A fetch under way has its extent in memory; together they are bounded by 48 MiB (or one extent), complete ones that wait
+// A fetch under way has its extent in memory; together they are bounded by 32 MiB (or one extent), complete ones that wait
 // for a slow disk by 24 MiB, and those that cannot be written by 16 MiB. Decoded indexes and checksums of closed files
 // share Options.Memory. An extent costs about 150 bytes, an object that has extents about 500 and 300 more once it has been
 // read; an object of which nothing is cached costs nothing. Up to 512 files are kept open.

@@ -18,7 +18,7 @@ const (
 
 const (
 	// bufferLimit bounds the memory of fetches under way, unless a single one needs more.
-	bufferLimit = 48 << 20
+	bufferLimit = 32 << 20
 	// writeLimit bounds the memory of what was fetched and is being written. What would go beyond is not written.
 	writeLimit = 24 << 20
 	// fillQueue is how many loads may wait per slot for one of the background classes; older ones are forgotten.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
@@ -51,12 +52,19 @@ func (p *program) mountCommand() *cobra.Command {
 // of them, and memory that tierfs takes is page cache that the broker does not have.
 const gcPercent = 25
 
+// processors is what the Go runtime is to have at least. Most of tierfs' threads wait for the kernel's next request. As long as another
+// processor idles, the runtime leaves such a thread its own; else it takes it away and gives it back for each request.
+const processors = 8
+
 // mount serves until the mount is gone. Signals that come while it starts end
 // the start; later ones unmount, if nobody is in the mount. A terminal that goes
 // away, or whoever reads the log, takes no mount from under a broker.
 func (p *program) mount(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
+	}
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(max(processors, runtime.GOMAXPROCS(0)))
 	}
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("%s: only root can mount; run this as root", c.Mount.Source)
