@@ -118,11 +118,7 @@ func waitExit(ctx context.Context, pidfd int) error {
 
 // Evict asks for an eviction and calls progress for each of its steps.
 func (c *Client) Evict(ctx context.Context, what EvictRequest, progress func(EvictStep)) (EvictResult, error) {
-	body, err := json.Marshal(what)
-	if err != nil {
-		return EvictResult{}, err
-	}
-	last, err := c.stream(ctx, "/evict", bytes.NewReader(body), func(l Line) {
+	last, err := c.stream(ctx, "/evict", what, func(l Line) {
 		if l.Step != nil {
 			progress(*l.Step)
 		}
@@ -135,11 +131,7 @@ func (c *Client) Evict(ctx context.Context, what EvictRequest, progress func(Evi
 
 // Check asks for a check of records and objects.
 func (c *Client) Check(ctx context.Context, what CheckRequest, report func(Finding), progress func(Progress)) (CheckResult, error) {
-	body, err := json.Marshal(what)
-	if err != nil {
-		return CheckResult{}, err
-	}
-	last, err := c.stream(ctx, "/check", bytes.NewReader(body), func(l Line) {
+	last, err := c.stream(ctx, "/check", what, func(l Line) {
 		if l.Finding != nil {
 			report(*l.Finding)
 		}
@@ -153,9 +145,14 @@ func (c *Client) Check(ctx context.Context, what CheckRequest, report func(Findi
 	return *last.Checked, nil
 }
 
-// stream calls each for every line but the last, which it returns.
-func (c *Client) stream(ctx context.Context, path string, body io.Reader, each func(Line)) (Line, error) {
-	resp, err := c.send(ctx, http.MethodPost, path, body)
+// stream asks for something, and calls each for every line of the answer but the
+// last, which it returns.
+func (c *Client) stream(ctx context.Context, path string, what any, each func(Line)) (Line, error) {
+	body, err := json.Marshal(what)
+	if err != nil {
+		return Line{}, err
+	}
+	resp, err := c.send(ctx, http.MethodPost, path, bytes.NewReader(body))
 	if err != nil {
 		return Line{}, err
 	}

@@ -155,8 +155,7 @@ func (s *Server) routes() http.Handler {
 // evict streams the steps and then the result.
 func (s *Server) evict(w http.ResponseWriter, r *http.Request) {
 	var what EvictRequest
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&what); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
+	if !decode(w, r, &what) {
 		return
 	}
 	line := stream(w)
@@ -171,8 +170,7 @@ func (s *Server) evict(w http.ResponseWriter, r *http.Request) {
 // check streams the findings and then the result.
 func (s *Server) check(w http.ResponseWriter, r *http.Request) {
 	var what CheckRequest
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&what); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
+	if !decode(w, r, &what) {
 		return
 	}
 	line := stream(w)
@@ -183,6 +181,15 @@ func (s *Server) check(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	line(Line{Checked: &result})
+}
+
+// decode reads what is asked for, and answers if it cannot.
+func decode(w http.ResponseWriter, r *http.Request, what any) bool {
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(what)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	}
+	return err == nil
 }
 
 // stream returns what sends one line at once. That the client is gone is seen

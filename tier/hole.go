@@ -32,8 +32,8 @@ type hole struct {
 func (h hole) sure(now time.Time) bool { return now.Sub(h.since) >= holeAge }
 
 // Holes lists, ascending, the start offsets of the holes among the files of a
-// directory, those for which Counts is true, given by their names below and the
-// directory's path from the volume's root. rules may be nil while the layout is not known; where it has no index, or the
+// directory, given by their names below (see Counting) and the directory's path from
+// the volume's root. rules may be nil while the layout is not known; where it has no index, or the
 // directory is no partition or on its way out, there is no hole. Nor is there one
 // beside a segment that its broker is about to delete or to replace (N.log.deleted
 // and the like): the broker's next start goes on with that.
@@ -62,10 +62,15 @@ func Holes(rules layout.Rules, path string, names []string) []uint64 {
 	return out
 }
 
-// Counts reports whether a directory's entry can be a segment or an index: a regular
-// file, or a link to where somebody keeps one. No marker is a link.
-func Counts(e fs.DirEntry) bool {
-	return e.Type().IsRegular() || e.Type()&fs.ModeSymlink != 0 && !Hidden(e.Name())
+// Counting lists the names of the entries that can be a segment or an index: regular
+// files, and links to where somebody keeps one. No marker is a link.
+func Counting(entries []fs.DirEntry) (names []string) {
+	for _, e := range entries {
+		if e.Type().IsRegular() || e.Type()&fs.ModeSymlink != 0 && !Hidden(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	return names
 }
 
 // Holes lists the start offsets of the partition's holes, ascending, as they are
@@ -118,16 +123,7 @@ func (v *Volume) countingNames(p *Partition) ([]string, error) {
 	}
 	defer unix.Close(dir)
 	entries, err := readEntries(dir)
-	if err != nil {
-		return nil, err
-	}
-	var out []string
-	for _, e := range entries {
-		if Counts(e) {
-			out = append(out, e.Name())
-		}
-	}
-	return out, nil
+	return Counting(entries), err
 }
 
 // noteHoles takes over which indexes stand alone, tells people of the holes that are
@@ -239,8 +235,8 @@ func (v *Volume) waitForHoles(u *use, due []Tombstone) {
 	v.mu.RLock()
 	u.all = u.all || v.unplaced
 	for _, p := range v.partitions {
-		inc, err := marker.ParseIncarnation(p.state.Incarnation)
-		if p.unread || err == nil && (asked[inc] || len(p.holes) > 0) {
+		inc := p.state.incarnation()
+		if p.unread || !inc.IsZero() && (asked[inc] || len(p.holes) > 0) {
 			look[p] = inc
 		}
 	}
@@ -279,7 +275,7 @@ func (s *scanner) holes(fd int, path string, names []string) {
 // segment away, unless the record of another upload is there still. The record of one
 // that went otherwise stays beside the index: it is all that says where the bytes are.
 func (s *scanner) holesOf(p *Partition, d Dir, alone []uint64) {
-	if inc, err := marker.ParseIncarnation(p.state.Incarnation); err == nil {
+	if inc := p.state.incarnation(); !inc.IsZero() {
 		for _, start := range alone {
 			if s.ended[segmentKey{inc, start}] && !s.recorded(d, start) {
 				p.went(start)

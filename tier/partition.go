@@ -54,6 +54,12 @@ type partitionState struct {
 	Never       layout.Reason `json:"never,omitempty"`
 }
 
+// incarnation is zero where there is none.
+func (s partitionState) incarnation() marker.Incarnation {
+	inc, _ := marker.ParseIncarnation(s.Incarnation)
+	return inc
+}
+
 type segmentEntry struct {
 	start uint64
 	file  *File

@@ -207,7 +207,7 @@ func (v *Volume) wait(u *use, links []link) {
 	for _, l := range links {
 		var inc marker.Incarnation
 		if p := v.partitions[l.dir]; p != nil {
-			inc, _ = marker.ParseIncarnation(p.state.Incarnation)
+			inc = p.state.incarnation()
 		}
 		if inc.IsZero() {
 			u.all = true
@@ -332,9 +332,7 @@ func (v *Volume) placeless(of []marker.Incarnation) []marker.Incarnation {
 		if p.unread {
 			return nil
 		}
-		if inc, err := marker.ParseIncarnation(p.state.Incarnation); err == nil {
-			used[inc] = true
-		}
+		used[p.state.incarnation()] = true
 	}
 	return slices.DeleteFunc(of, func(inc marker.Incarnation) bool { return used[inc] })
 }

@@ -109,12 +109,8 @@ func (s *scanner) dir(fd int, path string) error {
 		return files[name]
 	}
 	hidden := false
-	var counting []string
 	for _, e := range entries {
 		name := e.Name()
-		if Counts(e) {
-			counting = append(counting, name)
-		}
 		switch {
 		case e.IsDir():
 			if !Hidden(name) {
@@ -147,7 +143,7 @@ func (s *scanner) dir(fd int, path string) error {
 	if err := s.files(fd, path, files); err != nil {
 		return err
 	}
-	s.holes(fd, path, counting)
+	s.holes(fd, path, Counting(entries))
 	return nil
 }
 
@@ -159,7 +155,7 @@ func (s *scanner) hidden(dir int, name string) {
 		if err != nil {
 			s.blind = true
 		}
-		if inc, err := marker.ParseIncarnation(state.Incarnation); err == nil {
+		if inc := state.incarnation(); !inc.IsZero() {
 			s.minted = append(s.minted, inc)
 		}
 	case strings.HasPrefix(name, twinPrefix):

@@ -45,6 +45,12 @@ func uploadOf(name string) (marker.Record, error) {
 	return rec, errors.Join(err1, err2, err3)
 }
 
+// IsUpload reports whether an intent or a tombstone can have that name.
+func IsUpload(name string) bool {
+	_, err := uploadOf(name)
+	return err == nil
+}
+
 // loadTombstones enters the tombstones on disk, at boot. Their grace goes on where it was,
 // by the change time of the file; a clock that jumped can make it start anew, but
 // never longer than one grace ahead.

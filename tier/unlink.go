@@ -325,7 +325,7 @@ func (v *Volume) forgetPartition(h handle.Handle) {
 	if len(p.holes) > 0 {
 		v.unwait()
 	}
-	if inc, err := marker.ParseIncarnation(p.state.Incarnation); err == nil {
+	if inc := p.state.incarnation(); !inc.IsZero() {
 		v.vacant = append(v.vacant, inc)
 	}
 	delete(v.partitions, h)

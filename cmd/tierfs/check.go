@@ -187,11 +187,7 @@ func (c *checker) look(fd int, path string) (*look, error) {
 	}
 	l := &look{objects: make(map[string]want)}
 	files := make(map[string]bool)
-	var counting []string
 	for _, e := range entries {
-		if tier.Counts(e) {
-			counting = append(counting, e.Name())
-		}
 		switch {
 		case e.Type().IsRegular():
 			files[e.Name()] = true
@@ -205,12 +201,12 @@ func (c *checker) look(fd int, path string) (*look, error) {
 	for _, name := range names {
 		at := strings.TrimPrefix(path+"/"+name, "/")
 		switch {
-		case strings.HasSuffix(name, ".remote"), strings.HasSuffix(name, ".uploaded"):
+		case strings.HasSuffix(name, remoteSuffix), strings.HasSuffix(name, uploadedSuffix):
 			c.record(l, fd, name, at, files)
 		}
 	}
-	for _, start := range tier.Holes(c.rules, path, counting) {
-		l.found(strings.TrimPrefix(path+"/"+segment.Stem(start)+".index", "/"), "is an index without its log: the segment is gone",
+	for _, start := range tier.Holes(c.rules, path, tier.Counting(entries)) {
+		l.found(strings.TrimPrefix(path+"/"+segment.Stem(start)+indexSuffix, "/"), "is an index without its log: the segment is gone",
 			"restore the .log or .remote from a backup; until then, or until the index is deleted too, nothing of the partition is deleted from the store")
 	}
 	return l, nil
@@ -219,16 +215,16 @@ func (c *checker) look(fd int, path string) (*look, error) {
 // record checks one marker and notes the objects that it names.
 func (c *checker) record(l *look, fd int, name, at string, files map[string]bool) {
 	l.records++
-	base, remote := strings.CutSuffix(name, ".remote")
+	base, remote := strings.CutSuffix(name, remoteSuffix)
 	if !remote {
-		base = strings.TrimSuffix(name, ".uploaded")
+		base = strings.TrimSuffix(name, uploadedSuffix)
 	}
 	rec, err := marker.Read(fd, name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		l.found(at, "went away while it was looked at", "check again")
 		return
-	case err != nil && remote && files[base+".uploaded"]:
+	case err != nil && remote && files[base+uploadedSuffix]:
 		return // an eviction under way, or one that the next mount finishes
 	case err != nil && remote:
 		l.found(at, fmt.Sprintf("is no valid marker: %v", err), "reads of it fail; restore it from a backup")
@@ -246,8 +242,8 @@ func (c *checker) record(l *look, fd int, name, at string, files map[string]bool
 		l.found(at, fmt.Sprintf("names incarnation %s, which .tierfs/partitions does not have", rec.Incarnation), "restore that entry from a backup")
 		return
 	}
-	if !remote && files[base+".log"] {
-		checkLocal(l, fd, base+".log", at, rec)
+	if !remote && files[base+logSuffix] {
+		checkLocal(l, fd, base+logSuffix, at, rec)
 	}
 	key := fmt.Sprintf("%s/%s-%s", prefix, segment.Stem(rec.Start), rec.UploadID)
 	l.objects[key+logSuffix] = want{at, rec, logSuffix, rec.Size}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/tierfs/tierfs/durable"
 	"github.com/tierfs/tierfs/marker"
 	"github.com/tierfs/tierfs/segment"
+	"github.com/tierfs/tierfs/tier"
 )
 
 const (
@@ -88,9 +88,6 @@ func checkJSON(l *look, fd int, name, at, remedy string) {
 	}
 }
 
-// uploadName is what intents and tombstones are called.
-var uploadName = regexp.MustCompile(`^[0-9a-f]{32}-[0-9]{20}-[0-9a-f]{16}$`)
-
 // state looks at tierfs' own directory; the registry is read by loadRegistry.
 func (c *checker) state() error {
 	const where = ".tierfs"
@@ -145,7 +142,7 @@ func (c *checker) uploads(l *look, base int, where string) error {
 		case strings.HasPrefix(name, durable.TempPrefix):
 		case !e.Type().IsRegular():
 			l.found(at, "is "+kindOf(e.Type())+" where a file should be", "move it away")
-		case !uploadName.MatchString(name):
+		case !tier.IsUpload(name):
 			l.found(at, "is no file of tierfs'", "move it away")
 		case where == "intents":
 			if _, err := marker.Read(fd, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
