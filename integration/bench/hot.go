@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tierfs/tierfs/integration/child"
+	"github.com/tierfs/tierfs/integration/proxy"
 )
 
 const (
@@ -26,20 +27,18 @@ func hotRows(ctx context.Context, b bench) (rows []row, err error) {
 		return nil, err
 	}
 	defer func() { err = joined(err, server.Stop()) }()
-	slow, err := startDelay(server.Endpoint)
+	slow, err := proxy.Start(server.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = joined(err, slow.close()) }()
-	v, err := newVolume(filepath.Join(b.root, "hot"))
+	defer func() { err = joined(err, slow.Close()) }()
+	slow.Latency(coldLatency)
+	slow.Bandwidth(0)
+	v, cold, err := b.coldVolume("hot")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = joined(err, v.unmount()) }()
-	cold, err := v.fill("cold-0", b.scaled(coldPieces), 1)
-	if err != nil {
-		return nil, err
-	}
 	hot, err := v.hotSegment()
 	if err != nil {
 		return nil, err
@@ -51,13 +50,13 @@ func hotRows(ctx context.Context, b bench) (rows []row, err error) {
 		{"64 cold readers hang", fmt.Sprintf("[fetch]\nmax_blocked = %d\n", hanging), hanging},
 		{"64 cold readers, of which 4 may hang", "", 4},
 	} {
-		if err := v.mount(ctx, b, server.at(slow.endpoint), "layout = \"kafka\"", c.settings+b.coldCache()); err != nil {
+		if err := v.mount(ctx, b, server.at(slow.Endpoint), "layout = \"kafka\"", c.settings+b.coldCache()); err != nil {
 			return rows, err
 		}
 		if _, err := v.d.Do(ctx, "evict", "--all", "--topic", "cold", v.source); err != nil {
 			return rows, err
 		}
-		h := hotRun{b: b, v: v, slow: slow, cold: v.paths(cold), hot: filepath.Join(v.source, hot), waiting: c.waiting}
+		h := hotRun{b: b, v: v, slow: slow, cold: cold, hot: filepath.Join(v.source, hot), waiting: c.waiting}
 		more, err := h.rows(ctx, c.what)
 		rows = append(rows, more...)
 		if err = joined(err, v.unmount()); err != nil {
@@ -86,7 +85,7 @@ func (v *volume) hotSegment() (name string, err error) {
 type hotRun struct {
 	b       bench
 	v       *volume
-	slow    *delay
+	slow    *proxy.Proxy
 	cold    []string
 	hot     string
 	waiting int // how many of the cold readers wait at once, at least
@@ -143,7 +142,9 @@ func (h hotRun) rows(ctx context.Context, what string) (rows []row, err error) {
 // hang starts the cold readers and returns when nearly as many wait as should. stop ends them, and waits until the daemon fetches nothing
 // more for them.
 func (h hotRun) hang(ctx context.Context) (stop func() error, err error) {
-	h.slow.latency.Store(int64(coldLatency))
+	if err := h.slow.Set(ctx, proxy.Slow); err != nil {
+		return nil, err
+	}
 	readers, err := coldReaders(hanging, false, h.cold)
 	if err != nil {
 		return nil, err
@@ -156,8 +157,7 @@ func (h hotRun) hang(ctx context.Context) (stop func() error, err error) {
 }
 
 func (h hotRun) settle(ctx context.Context, readers *child.Process) error {
-	h.slow.latency.Store(0)
-	if err := readers.Kill(); err != nil {
+	if err := joined(h.slow.Set(ctx, proxy.Pass), readers.Kill()); err != nil {
 		return err
 	}
 	last := -1.0
@@ -168,17 +168,10 @@ func (h hotRun) settle(ctx context.Context, readers *child.Process) error {
 	})
 }
 
-// until waits until a metric is what it should be, looking once in a while.
+// until waits until a metric is what it should be.
 func (h hotRun) until(ctx context.Context, metric string, is func(float64) bool) error {
-	for tick := time.Tick(250 * time.Millisecond); ; {
+	return until(ctx, 250*time.Millisecond, func() (bool, error) {
 		v, err := h.v.d.Metric(ctx, metric)
-		if err != nil || is(v) {
-			return err
-		}
-		select {
-		case <-tick:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+		return is(v), err
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 )
 
 // side is one of the two things that a row compares. Its function does the work once and returns how fast it was.
@@ -62,6 +63,20 @@ func alternate(rounds int, left, right func(counted bool) error) error {
 		}
 	}
 	return nil
+}
+
+// until waits until something is done, and looks so often.
+func until(ctx context.Context, every time.Duration, done func() (bool, error)) error {
+	for tick := time.Tick(every); ; {
+		if is, err := done(); err != nil || is {
+			return err
+		}
+		select {
+		case <-tick:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // median is the middle one, of an even number the lower one.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/tierfs/tierfs/integration/child"
@@ -23,15 +22,11 @@ func memoryRows(ctx context.Context, b bench) (rows []row, err error) {
 		return nil, err
 	}
 	defer func() { err = joined(err, server.Stop()) }()
-	v, err := newVolume(filepath.Join(b.root, "memory"))
+	v, cold, err := b.coldVolume("memory")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = joined(err, v.unmount()) }()
-	cold, err := v.fill("cold-0", b.scaled(coldPieces), 1)
-	if err != nil {
-		return nil, err
-	}
 	mount, settings := "layout = \"kafka\"", b.coldCache()
 	if err := v.mount(ctx, b, server.at(server.Endpoint), mount, settings); err != nil {
 		return nil, err
@@ -50,7 +45,7 @@ func memoryRows(ctx context.Context, b bench) (rows []row, err error) {
 	if err := v.mount(ctx, b, server.at(server.Endpoint), mount, settings); err != nil {
 		return nil, err
 	}
-	readers, err := coldReaders(hanging, true, v.paths(cold))
+	readers, err := coldReaders(hanging, true, cold)
 	if err != nil {
 		return nil, err
 	}
@@ -69,25 +64,16 @@ func memoryRows(ctx context.Context, b bench) (rows []row, err error) {
 // watchUploads waits until so many uploads are done, and for a while in any case, and returns the most that the heap took, in MiB.
 func watchUploads(ctx context.Context, d *daemon.Daemon, uploads int) (heap float64, err error) {
 	least := time.Now().Add(10 * time.Second)
-	for tick := time.Tick(100 * time.Millisecond); ; {
+	err = until(ctx, 100*time.Millisecond, func() (bool, error) {
 		done, err := d.Metric(ctx, "tierfs_uploads_total", "result", "ok")
 		if err != nil {
-			return 0, err
+			return false, err
 		}
 		used, err := d.Metric(ctx, "go_memstats_heap_inuse_bytes")
-		if err != nil {
-			return 0, err
-		}
 		heap = max(heap, used/(1<<20))
-		if int(done) >= uploads && time.Now().After(least) {
-			return heap, nil
-		}
-		select {
-		case <-tick:
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
-		}
-	}
+		return int(done) >= uploads && time.Now().After(least), err
+	})
+	return heap, err
 }
 
 // memoryOf is a line of a process' status, in MiB: VmRSS now, VmHWM at most so far.

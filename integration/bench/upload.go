@@ -171,19 +171,12 @@ func uploadOnce(ctx context.Context, b bench, source string, fresh func(context.
 		return 0, err
 	}
 	start := time.Now()
-	for tick := time.Tick(20 * time.Millisecond); ; {
+	err = until(ctx, 20*time.Millisecond, func() (bool, error) {
 		done, err := d.Metric(ctx, "tierfs_uploads_total", "result", "ok")
-		if err != nil {
-			return 0, err
-		}
-		if int(done) >= len(paths) {
-			break
-		}
-		select {
-		case <-tick:
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
-		}
+		return int(done) >= len(paths), err
+	})
+	if err != nil {
+		return 0, err
 	}
 	return float64(size) / (1 << 20) / time.Since(start).Seconds(), nil
 }

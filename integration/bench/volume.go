@@ -47,6 +47,18 @@ func newVolume(root string) (*volume, error) {
 	return v, nil
 }
 
+// coldVolume is a volume with a partition of segments of one piece each, for reading cold. It returns their paths, too.
+func (b bench) coldVolume(name string) (v *volume, cold []string, err error) {
+	if v, err = newVolume(filepath.Join(b.root, name)); err != nil {
+		return nil, nil, err
+	}
+	names, err := v.fill("cold-0", b.scaled(coldPieces), 1)
+	for _, name := range names {
+		cold = append(cold, filepath.Join(v.source, name))
+	}
+	return v, cold, err
+}
+
 // fill gives a partition sealed segments of so many pieces, and an empty active one. It returns the names of the sealed ones.
 func (v *volume) fill(partition string, segments, pieces int) (names []string, err error) {
 	if err := os.MkdirAll(filepath.Join(v.source, partition), 0o755); err != nil {
@@ -111,14 +123,6 @@ func (v *volume) unmount() error {
 	err := v.d.Close()
 	v.d = nil
 	return err
-}
-
-// paths are names below the mount.
-func (v *volume) paths(names []string) (out []string) {
-	for _, name := range names {
-		out = append(out, filepath.Join(v.source, name))
-	}
-	return out
 }
 
 // s3Server is an S3 server with a bucket.

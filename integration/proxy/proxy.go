@@ -53,10 +53,10 @@ func (m Mode) String() string { return names[m] }
 
 // Sizes and times.
 const (
-	latency   = 200 * time.Millisecond
-	bandwidth = 256 << 10 // bytes per second
-	piece     = 16 << 10  // that are let through at once
-	short     = 4 << 10   // bytes that are not cut
+	latency   = 200 * time.Millisecond // at first
+	bandwidth = 256 << 10              // bytes per second, at first
+	piece     = 16 << 10               // that are let through at once
+	short     = 4 << 10                // bytes that are not cut
 )
 
 // Request is one request that has ended. Connections that were refused are none.
@@ -78,6 +78,7 @@ type Proxy struct {
 	cancel  context.CancelFunc
 	conns   sync.WaitGroup
 	hanging atomic.Int64 // requests
+	latency atomic.Int64 // a time.Duration
 
 	mu     sync.Mutex // guards what follows
 	mode   Mode
@@ -104,6 +105,7 @@ func Start(upstream string) (*Proxy, error) {
 		limiter:  rate.NewLimiter(bandwidth, piece),
 		now:      &era{idle: make(chan struct{})},
 	}
+	p.Latency(latency)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.forward = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -135,8 +137,17 @@ func (e *era) left() {
 	}
 }
 
-// Bandwidth changes how many bytes per second go through in mode Slow: 256 KiB at first.
-func (p *Proxy) Bandwidth(bytes int) { p.limiter.SetLimit(rate.Limit(bytes)) }
+// Bandwidth changes how many bytes per second go through in mode Slow: 256 KiB at first, and 0 for as many as there are.
+func (p *Proxy) Bandwidth(bytes int) {
+	limit := rate.Limit(bytes)
+	if bytes == 0 {
+		limit = rate.Inf
+	}
+	p.limiter.SetLimit(limit)
+}
+
+// Latency changes how long each request waits in mode Slow before it is forwarded: 200 ms at first.
+func (p *Proxy) Latency(d time.Duration) { p.latency.Store(int64(d)) }
 
 // done reports whether all of the era is over.
 func (e *era) done() bool { return e.over && e.busy == 0 }
@@ -261,7 +272,7 @@ func (p *Proxy) handle(w *recorder, r *http.Request, m Mode) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		_, _ = io.WriteString(w, "<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>") // or the client is gone
 	case Slow:
-		if !p.sleep(r.Context(), latency) {
+		if !p.sleep(r.Context(), time.Duration(p.latency.Load())) {
 			panic(http.ErrAbortHandler)
 		}
 		r.Body = &slowBody{r.Body, r.Context(), p}
