@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/marker"
+	"github.com/tierfs/tierfs/objstore"
 )
 
 // storeError is a failure of the store, told from one of the disk below: the causes
@@ -38,6 +39,8 @@ type fill struct {
 	rec    marker.Record
 	off    int64
 	cancel context.CancelFunc // ends the download
+	// resumed: another fill, or an eviction, stopped half way; its bytes may be whole.
+	resumed bool
 }
 
 // errOvertaken ends a fill whose bytes nobody needs any more. It does not leave
@@ -67,7 +70,8 @@ func (f *File) stopFill() {
 // Rehydrate brings a remote segment back as a local file, after which it is
 // uploaded: both copies are there. It verifies every byte against the record. When
 // it fails, the segment is remote as before. One runs at a time for each file; a
-// truncation to 0 ends it early.
+// truncation to 0 ends it early. For one that was unlinked meanwhile, and that nobody
+// has open, it may fail with a [*Refused].
 func (v *Volume) Rehydrate(ctx context.Context, f *File) error {
 	select {
 	case f.filling <- struct{}{}:
@@ -101,10 +105,11 @@ func (v *Volume) Rehydrate(ctx context.Context, f *File) error {
 func (v *Volume) beginFilling(f *File, fd int, cancel context.CancelFunc) (*fill, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	resumed := f.state == Filling
 	switch f.state {
 	case Quarantined:
 		return nil, quarantined(f.why)
-	case Filling: // one that failed and could not be undone
+	case Filling: // one that failed and could not be undone, or a predecessor's
 	case Remote:
 		if err := v.unmark("rehydrate:record", f, fd); err != nil {
 			return nil, err
@@ -112,7 +117,7 @@ func (v *Volume) beginFilling(f *File, fd int, cancel context.CancelFunc) (*fill
 	default:
 		return nil, nil
 	}
-	f.fill = &fill{f: f, fd: fd, rec: f.rec, cancel: cancel}
+	f.fill = &fill{f: f, fd: fd, rec: f.rec, cancel: cancel, resumed: resumed}
 	return f.fill, nil
 }
 
@@ -133,14 +138,22 @@ func (v *Volume) unmark(step string, f *File, fd int) error {
 			return err
 		}
 		f.home = l
+	} else if err := v.unmarkNameless(step, f); err != nil {
+		return err
 	}
 	f.state, f.times = Filling, timesOf(&st)
 	v.touchedLocked(f)
 	return nil
 }
 
-// download writes the object's bytes into the file and proves them.
+// download writes the object's bytes into the file and proves them. It needs no store
+// if they are there.
 func (v *Volume) download(ctx context.Context, w *fill) error {
+	if w.resumed {
+		if whole, err := hasBytes(ctx, w.fd, w.rec); err == nil && whole {
+			return w.cut()
+		}
+	}
 	if v.opt.Store == nil {
 		return fmt.Errorf("%w: no store is configured", ErrUnavailable)
 	}
@@ -230,12 +243,15 @@ func (v *Volume) endFilling(w *fill, failed error) error {
 	}
 	f.fill = nil
 	if failed != nil {
+		if errors.Is(failed, objstore.ErrNotFound) && len(f.links) == 0 && f.opens.Load() == 0 {
+			failed = refuse(ReasonGone) // the object went with its segment
+		}
 		return errors.Join(failed, v.empty("rehydrate", f, w.fd))
 	}
 	err := v.localName("rehydrate:name", f, Uploaded)
 	if err == nil && len(f.links) == 0 {
 		f.state, f.rec = Local, marker.Record{} // unlinked: its tombstone is there
-		v.rewritten(f.handle)
+		v.rewritten(f)
 	}
 	return err
 }

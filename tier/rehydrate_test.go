@@ -69,3 +69,18 @@ func TestRehydrationGoesOn(t *testing.T) {
 		w.wantState("t-0", 0, Remote)
 	})
 }
+
+// TestRehydrationOfTheUnlinked: the object goes with its segment, under the eyes of who fetches it.
+func TestRehydrationOfTheUnlinked(t *testing.T) {
+	w := newWorld(t, 3)
+	w.remote(0)
+	f := w.segment("t-0", 0).File
+	w.step = func(step string) {
+		if step == "rehydrate:fill" {
+			w.step = nil
+			w.do(w.v.Unlink(w.dir("t-0"), name(0)))
+			w.retireAll()
+		}
+	}
+	w.wantRefused(w.v.Rehydrate(t.Context(), f), ReasonGone)
+}
