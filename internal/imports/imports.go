@@ -9,7 +9,7 @@ package imports
 // the test until it has been given its place.
 var floors = [][]string{
 	{"metrics", "durable", "handle", "mountinfo"},
-	{"segment"},
+	{"segment", "holder"},
 	{"segment/segmenttest"},
 	{"layout"},
 	{"objstore"},

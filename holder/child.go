@@ -1,0 +1,217 @@
+package holder
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// oomScore makes the kernel look for someone else to kill: behind a mount hangs whoever reads it.
+const oomScore = "-900"
+
+// prepare sets what the daemon shall inherit. What the kernel refuses costs safety under pressure, but no function.
+func (s *supervisor) prepare() {
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(oomScore), 0); err != nil {
+		s.log.Warn("the OOM score cannot be lowered", "error", err)
+	}
+	if err := raiseFileLimit(); err != nil {
+		s.log.Warn("the limit of open files cannot be raised", "error", err)
+	}
+}
+
+// raiseFileLimit raises RLIMIT_NOFILE to what the kernel allows at all, or to the hard limit.
+func raiseFileLimit() error {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	if b, err := os.ReadFile("/proc/sys/fs/nr_open"); err == nil {
+		if n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil && n > limit.Max {
+			if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}) == nil {
+				return nil
+			}
+		}
+	}
+	limit.Cur = limit.Max
+	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
+}
+
+// start starts the daemon with all that is kept.
+func (s *supervisor) start() error {
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return err
+	}
+	defer closeFD(theirs)
+	env := append(withoutVariables(s.opt.Env), "HOLDER_PID="+strconv.Itoa(os.Getpid()))
+	if s.opt.Hang > 0 {
+		env = append(env, watchdogVar(s.opt.Hang))
+	}
+	// A process group of its own: Ctrl-C reaches the supervisor only, which passes it on.
+	attr := &syscall.SysProcAttr{Setpgid: true}
+	pid, pidfd, err := spawn(s.kept, map[string]int{nameHolder: theirs}, s.opt.Args, env, attr, func(err error) {
+		s.log.Warn("PR_SET_IO_FLUSHER was refused", "error", err)
+	})
+	if err != nil {
+		closeFD(ours)
+		return err
+	}
+	s.pid, s.pidfd, s.sock = pid, pidfd, ours
+	s.ready, s.stopping, s.asked, s.dying, s.beat = false, false, 0, time.Time{}, time.Now()
+	s.log.Info("the daemon was started", "pid", pid, "descriptors", len(s.kept))
+	return nil
+}
+
+func watchdogVar(limit time.Duration) string {
+	return "WATCHDOG_USEC=" + strconv.FormatInt(limit.Microseconds(), 10)
+}
+
+// spawn executes the kept binary with all that is kept, and more, from descriptor 3 on. The binary is among them, and is
+// executed as /proc/self/fd/N of the child: no path can lead to another file.
+func spawn(kept, more map[string]int, args, env []string, attr *syscall.SysProcAttr, refused func(error)) (pid, pidfd int, err error) {
+	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, -1, fmt.Errorf("open /dev/null: %w", err)
+	}
+	defer closeFD(null)
+	names, files := []string{}, []uintptr{uintptr(null), 1, 2}
+	for _, set := range []map[string]int{kept, more} {
+		for name, fd := range set {
+			names, files = append(names, name), append(files, uintptr(fd))
+		}
+	}
+	at := slices.Index(names, Binary)
+	if at < 0 {
+		return 0, -1, fmt.Errorf("no %s is kept", Binary)
+	}
+	attr.PidFD = &pidfd
+	// The flag belongs to the thread that forks; fork and execve hand it on.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	was, err := ioFlusher(true)
+	if err != nil {
+		refused(err)
+	}
+	pid, err = syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(3+at), args, &syscall.ProcAttr{
+		Env: append(env, listenEnv(names, nil)...), Files: files, Sys: attr,
+	})
+	if !was {
+		_, _ = ioFlusher(false) // what was refused to be set cannot be unset either
+	}
+	if err != nil {
+		return 0, -1, fmt.Errorf("execute the kept binary: %w", err)
+	}
+	if pidfd < 0 { // a kernel without CLONE_PIDFD; nobody has reaped the child, so the pid is its own
+		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
+			return 0, -1, fmt.Errorf("pidfd_open: %w", err)
+		}
+	}
+	return pid, pidfd, nil
+}
+
+// reap returns the exit status of a child that has ended, as a shell would say it; of another daemon nothing is known.
+func (s *supervisor) reap() (status int, known bool) {
+	if s.pid == 0 {
+		return 1, false
+	}
+	return reapChild(s.pid, 0)
+}
+
+func reapChild(pid, flags int) (status int, known bool) {
+	var ws unix.WaitStatus
+	for {
+		got, err := unix.Wait4(pid, &ws, flags, nil)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil || got != pid:
+			return 1, false
+		case ws.Signaled():
+			return 128 + int(ws.Signal()), true
+		}
+		return ws.ExitStatus(), true
+	}
+}
+
+// forget closes what belonged to the daemon that is gone.
+func (s *supervisor) forget() {
+	closeFD(s.pidfd)
+	closeFD(s.sock)
+	s.pid, s.pidfd, s.sock = 0, -1, -1
+}
+
+// listen starts to take signals, and the end of ctx, and wakes the loop for each. The function it returns ends that.
+func (s *supervisor) listen(ctx context.Context) (stop func()) {
+	caught := make(chan os.Signal, cap(s.signals))
+	signal.Notify(caught, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	quit := make(chan struct{})
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		ended := ctx.Done()
+		for {
+			sig := unix.SIGTERM
+			select {
+			case got := <-caught:
+				sig = got.(syscall.Signal)
+			case <-ended:
+				ended = nil
+			case <-quit:
+				return
+			}
+			select {
+			case s.signals <- sig:
+			default: // so many wait already that one more says nothing new
+			}
+			_, _ = unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // can only fail when it is awake anyway
+		}
+	})
+	return func() {
+		signal.Stop(caught)
+		close(quit)
+		wait.Wait()
+	}
+}
+
+// forward hands the signals that came to the daemon. While a successor is on its way the first is kept until it is ready:
+// it might not listen yet, and would die of it. A second one is meant, and goes to it at once.
+func (s *supervisor) forward() {
+	for {
+		select {
+		case sig := <-s.signals:
+			if s.everReady && !s.ready && (s.pidfd < 0 || len(s.pending) == 0) {
+				s.remember(sig)
+				continue
+			}
+			s.signal(sig)
+		default:
+			return
+		}
+	}
+}
+
+// remember keeps a signal for the next READY.
+func (s *supervisor) remember(sig syscall.Signal) {
+	if sig != 0 && !slices.Contains(s.pending, sig) {
+		s.pending = append(s.pending, sig)
+	}
+}
+
+func (s *supervisor) signal(sig syscall.Signal) {
+	if sig != unix.SIGHUP {
+		s.asked = sig
+	}
+	s.log.Info("a signal is passed on to the daemon", "signal", sig.String())
+	if err := unix.PidfdSendSignal(s.pidfd, sig, nil, 0); err != nil {
+		s.log.Warn("a signal did not reach the daemon", "signal", sig.String(), "error", err)
+	}
+}
