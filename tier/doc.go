@@ -26,6 +26,8 @@
 //	.tierfs/partitions/{incarnation}  JSON: key prefix, path at minting, layout
 //	.tierfs/intents/{upload}          record: an upload that has begun
 //	.tierfs/tombstones/{upload}       record: an object that goes after the grace
+//	.tierfs/unlinked/{upload}         the inode of a segment that lost its names while it was open, if no
+//	                                  tombstone is that; for a successor, gone with the last handle
 //
 // where {upload} is {incarnation}-{start:020}-{upload id}. In a partition's
 // directory:

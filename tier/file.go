@@ -73,6 +73,9 @@ type File struct {
 	opens   atomic.Int64 // open handles of the broker
 	writers atomic.Int64 // those of them that may write
 
+	// retained is the file's name below .tierfs/unlinked: see retain.
+	retained atomic.Pointer[string]
+
 	missed remembered // the last cold read that failed
 	// distrusted is the upload whose index is not read from the file beside it any
 	// more; 0: none.
@@ -182,6 +185,7 @@ func (f *File) Closed(write bool) {
 		f.cleaned()
 	}
 	if f.opens.Add(-1) == 0 {
+		f.v.unretain(f)
 		f.v.wakeRetirer()
 	}
 }

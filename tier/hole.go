@@ -282,7 +282,7 @@ func (s *scanner) holesOf(p *Partition, d Dir, alone []uint64) {
 			}
 		}
 	}
-	p.noteHoles(alone, time.Time{}, p.turns)
+	p.noteHoles(alone, s.since, p.turns)
 	s.leftovers = slices.DeleteFunc(s.leftovers, func(l leftover) bool {
 		start, _, ok := segment.ParseStem(l.name)
 		_, holed := p.holes[start]

@@ -168,7 +168,7 @@ func (v *Volume) emptyRemote(f *File) error {
 	}
 	if len(f.links) == 0 { // its tombstone is there
 		f.state, f.rec = Local, marker.Record{}
-		v.rewritten(f.handle)
+		v.rewritten(f)
 		return nil
 	}
 	if err := v.localName("truncate:name", f, Uploaded); err != nil {

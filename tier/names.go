@@ -9,6 +9,7 @@ import (
 const (
 	stateDir      = ".tierfs"
 	partitionFile = ".tierfs-partition"
+	lockFile      = "lock"
 
 	hiddenPrefix   = ".tierfs"
 	twinPrefix     = ".tierfs-twin-" // a marker that was set aside

@@ -185,11 +185,13 @@ func (v *Volume) renameFile(src, dst *locked, nd Dir, newName string, flags uint
 	record := f.state == Filling && f.home == src.link()
 	if record {
 		if err := v.copyRecord(nd, newName, f.rec, f.times); err != nil {
+			v.spared(dst)
 			return own(err)
 		}
 	}
 	err := v.step("rename:name", func() error { return renameat(src.dir.FD, src.below, nd.FD, newBelow, uint(flags)) })
 	if err != nil {
+		v.spared(dst)
 		return err
 	}
 	v.cleared(dst, newBelow, record)
@@ -206,6 +208,7 @@ func (v *Volume) renamePlain(src, dst *locked, nd Dir, newName string, flags uin
 		return own(err)
 	}
 	if err := renameat(src.dir.FD, src.name, nd.FD, newName, uint(flags)); err != nil {
+		v.spared(dst)
 		return err
 	}
 	v.cleared(dst, newName, false)
@@ -245,6 +248,7 @@ func (v *Volume) replaced(dst *locked, newBelow string) error {
 		if err := v.buryCopy("rename:tombstone", f.rec); err != nil {
 			return err
 		}
+		v.retain(f)
 	}
 	if dst.below != newBelow && !f.state.remoteNamed() {
 		// The old file is N.log and the new one will be N.remote. Both at once would
@@ -256,6 +260,13 @@ func (v *Volume) replaced(dst *locked, newBelow string) error {
 		return err
 	}
 	return nil
+}
+
+// spared ends what replaced prepared for a file that keeps its name after all.
+func (v *Volume) spared(dst *locked) {
+	if dst != nil && dst.file != nil && len(dst.file.links) > 0 {
+		v.unretain(dst.file)
+	}
 }
 
 // cleared removes what is left below of a file that a rename has replaced; record:

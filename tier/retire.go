@@ -246,9 +246,11 @@ func (v *Volume) removeTombstone(t Tombstone) error {
 		return err
 	}
 	v.mu.Lock()
+	n := v.unlinked[t.inode]
 	delete(v.tombstones, t.name)
 	delete(v.unlinked, t.inode)
 	v.mu.Unlock()
+	v.retained.drop(v.log, n.retained)
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,9 @@ type scanner struct {
 
 	minted []marker.Incarnation // those of partitions without a segment
 	blind  bool                 // something that may hold a record was not read
+
+	since time.Time                // of the holes: zero when no broker is at work
+	alone map[string]marker.Record // records that stood beside nothing, by upload
 }
 
 type leftover struct {
@@ -58,6 +62,10 @@ const scanReaders = 16
 
 func (v *Volume) scan(ctx context.Context) error {
 	s := &scanner{v: v, ctx: ctx, buried: map[uploadKey]bool{}, live: map[uploadKey]bool{}, ended: map[segmentKey]bool{}}
+	s.alone = map[string]marker.Record{}
+	if v.opt.Takeover {
+		s.since = time.Now()
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(v.root, &st); err != nil {
 		return fmt.Errorf("stat of the source: %w", err)
@@ -86,6 +94,9 @@ func (v *Volume) scan(ctx context.Context) error {
 		return err
 	}
 	if err := v.loadTombstones(); err != nil {
+		return err
+	}
+	if err := v.loadRetained(s.alone); err != nil {
 		return err
 	}
 	s.sweepRegistry()

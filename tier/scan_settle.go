@@ -44,7 +44,7 @@ func (s *scanner) settle(d Dir, u unmarked) error {
 	defer unlock()
 	f.addLink(link{d.Handle, u.name})
 	switch {
-	case f.state == Remote:
+	case f.state == Remote, f.state == Filling:
 	case f.state == Uploaded, f.state == Local && len(f.links) > 1: // the other name is its own already
 		err = v.localName("boot:back", f, f.state)
 	default:
@@ -65,6 +65,7 @@ func (s *scanner) leftover(d Dir, name string) error {
 		s.v.log.Warn("a record without a file cannot be read; left alone", "record", uploadedName(name), "err", err)
 		return nil
 	}
+	s.alone[uploadFile(rec)] = rec
 	s.leftovers = append(s.leftovers, leftover{d.Handle, uploadedName(name), rec})
 	return nil
 }

@@ -141,9 +141,14 @@ func (s *scanner) settleRecord(d Dir, name string, rec marker.Record) error {
 	return s.v.step("boot:record", func() error { return durable.Unlink(d.FD, uploadedName(name)) })
 }
 
+// quickSize is how many bytes a successor reads while a broker waits.
+const quickSize = 16 << 20
+
 // unfinished ends an eviction, or undoes it: when the inode still has all bytes,
 // the file is local and uploaded; otherwise the object has them, and the inode
-// becomes the marker.
+// becomes the marker. Where a broker waits, what is long is left as a file that nobody
+// fills: reads go to the store, a write finds the bytes or fetches them, the evictor
+// ends it.
 func (s *scanner) unfinished(d Dir, path, name string, f *File) error {
 	v := s.v
 	rec, err := marker.Read(d.FD, uploadedName(name))
@@ -163,6 +168,10 @@ func (s *scanner) unfinished(d Dir, path, name string, f *File) error {
 	f.rec, f.home = rec, link{d.Handle, name}
 	f.addLink(f.home)
 	s.live[keyOf(rec)] = true
+	if v.opt.Takeover && rec.Size > quickSize {
+		f.state, f.times = Filling, kept
+		return s.unbury(rec)
+	}
 	whole, err := hasBytes(s.ctx, fd, rec)
 	if err == nil && whole {
 		// Who was killed may not have come to its fsync.

@@ -93,15 +93,16 @@ func (v *Volume) loadUnlinked(name string) {
 		return
 	}
 	v.mu.Lock()
-	v.unlinked[h] = rec
+	v.unlinked[h] = nameless{state: Remote, rec: rec}
 	v.tombstones[name].inode = h
 	v.mu.Unlock()
 }
 
 // rewritten tells that an unlinked file has bytes of its own again.
-func (v *Volume) rewritten(h handle.Handle) {
+func (v *Volume) rewritten(f *File) {
+	v.unretain(f)
 	v.mu.Lock()
-	delete(v.unlinked, h)
+	delete(v.unlinked, f.handle)
 	v.mu.Unlock()
 }
 

@@ -133,8 +133,11 @@ func (v *Volume) dropFilling(l *locked) error {
 		if err := v.handRecordOn(l); err != nil {
 			return err
 		}
+	} else {
+		v.retain(f)
 	}
 	if err := v.step("unlink:name", func() error { return unlinkat(l.dir.FD, l.below, 0) }); err != nil {
+		v.unretain(f)
 		return err
 	}
 	v.unnamed(f, l.link())

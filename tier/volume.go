@@ -45,6 +45,17 @@ type Options struct {
 	// BusyTimeout is what each read may wait, and what the others wait at most.
 	BusyTimeout time.Duration
 
+	// Lock is a descriptor of .tierfs/lock that somebody holds locked for this process
+	// (see LockFD): the volume works under that lock, which outlives it. It stays the
+	// caller's. 0: Open takes the lock itself.
+	Lock int
+	// Takeover says that the broker lives and has files open: this process succeeds one
+	// that served the volume until just now, and requests that were not answered come
+	// again. The caller enters every handle ([Volume.FileOf], [File.Opened]) before it
+	// starts to upload, evict or retire. Open is then quick: what takes long to decide
+	// (see scanner.unfinished) is decided later.
+	Takeover bool
+
 	// DeleteGrace is how long an object outlives its segment.
 	DeleteGrace time.Duration
 
@@ -67,9 +78,10 @@ type Volume struct {
 	asking  chan struct{} // cap 1: held while the store is asked who owns the volume
 	asked   asked
 
-	swaps   swaps
-	starts  starts
-	reserve reserve
+	swaps    swaps
+	starts   starts
+	reserve  reserve
+	retained retained
 
 	mu         sync.RWMutex // guards what follows
 	id         Identity     // only its epoch and nonce change after Open
@@ -77,10 +89,10 @@ type Volume struct {
 	files      map[handle.Handle]*File
 	partitions map[handle.Handle]*Partition
 	registry   map[marker.Incarnation]registryEntry
-	tombstones map[string]*Tombstone           // by name
-	unlinked   map[handle.Handle]marker.Record // inodes that are tombstones: see loadTombstones
-	vacant     []marker.Incarnation            // of directories that were removed, until the next retirement
-	unplaced   bool                            // a hole in a partition whose incarnation nobody knows
+	tombstones map[string]*Tombstone      // by name
+	unlinked   map[handle.Handle]nameless // inodes without a name that a predecessor may have left open
+	vacant     []marker.Incarnation       // of directories that were removed, until the next retirement
+	unplaced   bool                       // a hole in a partition whose incarnation nobody knows
 	watches    []*Watch
 	onChange   func(handle.Handle)
 	owner      ownerState
@@ -118,12 +130,13 @@ func Open(ctx context.Context, opt Options) (*Volume, error) {
 		partitions: map[handle.Handle]*Partition{},
 		registry:   map[marker.Incarnation]registryEntry{},
 		tombstones: map[string]*Tombstone{},
-		unlinked:   map[handle.Handle]marker.Record{},
+		unlinked:   map[handle.Handle]nameless{},
 		retire:     make(chan struct{}, 1),
 		asking:     make(chan struct{}, 1),
 	}
 	v.planner.v = v
 	v.swaps.init()
+	v.retained.dir = -1
 	if v.log == nil {
 		v.log = slog.New(slog.DiscardHandler)
 	}
@@ -167,15 +180,8 @@ func (v *Volume) openState() (err error) {
 	if d.base, err = durable.Mkdir(v.root, stateDir, 0o700); err != nil {
 		return err
 	}
-	d.lock, err = unix.Openat(d.base, "lock", unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return fmt.Errorf("open %s/lock: %w", stateDir, err)
-	}
-	if err = unix.Flock(d.lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return ErrLocked
-		}
-		return fmt.Errorf("lock %s/lock: %w", stateDir, err)
+	if d.lock, err = takeLock(d.base, v.opt.Lock); err != nil {
+		return err
 	}
 	for _, sub := range []struct {
 		fd   *int
@@ -193,6 +199,42 @@ func (v *Volume) openState() (err error) {
 	return nil
 }
 
+// takeLock locks .tierfs/lock, or makes sure that inherited is that file, locked: 0 is
+// no descriptor.
+func takeLock(base, inherited int) (fd int, err error) {
+	if inherited > 0 {
+		fd, err = sameLock(base, inherited)
+	} else {
+		fd, err = unix.Openat(base, lockFile, unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("open %s/%s: %w", stateDir, lockFile, err)
+	}
+	if err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		return fd, nil
+	}
+	_ = unix.Close(fd)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return -1, ErrLocked
+	}
+	return -1, fmt.Errorf("lock %s/%s: %w", stateDir, lockFile, err)
+}
+
+// sameLock duplicates an inherited descriptor, if it is of the volume's lock file.
+func sameLock(base, inherited int) (int, error) {
+	var own, want unix.Stat_t
+	if err := unix.Fstat(inherited, &own); err != nil {
+		return -1, fmt.Errorf("inherited descriptor %d: %w", inherited, err)
+	}
+	if err := fstatat(base, lockFile, &want); err != nil {
+		return -1, err
+	}
+	if own.Dev != want.Dev || own.Ino != want.Ino {
+		return -1, fmt.Errorf("inherited descriptor %d is of another file", inherited)
+	}
+	return unix.FcntlInt(uintptr(inherited), unix.F_DUPFD_CLOEXEC, 0)
+}
+
 func (d *stateDirs) close() {
 	for _, fd := range []int{d.base, d.partitions, d.intents, d.tombstones, d.lock} {
 		if fd >= 0 {
@@ -201,9 +243,15 @@ func (d *stateDirs) close() {
 	}
 }
 
-// Close gives the volume's lock back. The caller has stopped everything that uses
-// the volume.
+// LockFD is a descriptor of .tierfs/lock, locked. It stays the volume's; whoever keeps
+// a duplicate of it keeps the lock, also when this process dies, and can hand it to a
+// successor (Options.Lock).
+func (v *Volume) LockFD() int { return v.dirs.lock }
+
+// Close gives the volume's lock back, unless somebody has a duplicate of LockFD. The
+// caller has stopped everything that uses the volume.
 func (v *Volume) Close() error {
+	v.retained.close()
 	v.reserve.close()
 	v.dirs.close()
 	return nil
@@ -265,8 +313,8 @@ func (v *Volume) fileLocked(h handle.Handle) *File {
 	f := v.files[h]
 	if f == nil {
 		f = newFile(v, h)
-		if rec, ok := v.unlinked[h]; ok {
-			f.state, f.rec = Remote, rec
+		if n, ok := v.unlinked[h]; ok {
+			n.enter(f)
 		}
 		v.files[h] = f
 	}
