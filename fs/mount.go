@@ -39,28 +39,43 @@ const unwantedFlags = fuse.CAP_PASSTHROUGH | fuse.CAP_NO_OPEN_SUPPORT | fuse.CAP
 
 // mountFuse opens /dev/fuse and mounts it. It does not leave the mount itself to
 // go-fuse, whose descriptor would be inherited by every child of the daemon.
-func mountFuse(mountpoint, source string) (fd int, err error) {
+func mountFuse(opt Options) (fd int, err error) {
 	fd, err = unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("open /dev/fuse: %w", err)
 	}
+	if opt.Opened != nil {
+		if err := opt.Opened(fd); err != nil {
+			_ = unix.Close(fd)
+			return -1, err
+		}
+	}
 	data := fmt.Sprintf("fd=%d,rootmode=%o,user_id=0,group_id=0,default_permissions,allow_other,max_read=%d",
 		fd, unix.S_IFDIR, maxRequest)
-	err = unix.Mount(source, mountpoint, mountinfo.FSType, unix.MS_NOSUID|unix.MS_NODEV, data)
+	err = unix.Mount(opt.FsName, opt.Mountpoint, mountinfo.FSType, unix.MS_NOSUID|unix.MS_NODEV, data)
 	if err != nil {
 		_ = unix.Close(fd)
-		return -1, fmt.Errorf("mount on %s: %w", mountpoint, err)
+		return -1, fmt.Errorf("mount on %s: %w", opt.Mountpoint, err)
 	}
 	return fd, nil
 }
 
-// mountOptions are those of the session. DirectMount and DirectMountStrict stay unset:
-// with a mount that exists already, go-fuse would mount on the descriptor's path, which
-// is /dev/fuse itself.
+// asked are the features that the mount asks for.
+func asked(opt Options) uint64 {
+	flags := uint64(wantedFlags)
+	if !opt.NoResend {
+		flags |= fuse.CAP_HAS_RESEND
+	}
+	if opt.Writeback {
+		flags |= fuse.CAP_WRITEBACK_CACHE
+	}
+	return flags
+}
+
+// mountOptions are those of the session; what only a mount of go-fuse's own would look
+// at is not among them.
 func mountOptions(opt Options) *fuse.MountOptions {
 	return &fuse.MountOptions{
-		AllowOther:               true,
-		FsName:                   opt.FsName,
 		Name:                     fsType,
 		MaxBackground:            maxBackground,
 		CongestionThreshold:      maxBackground,
@@ -68,8 +83,7 @@ func mountOptions(opt Options) *fuse.MountOptions {
 		ExplicitDataCacheControl: true,
 		EnableLocks:              false, // the kernel keeps flock, fcntl and OFD locks itself
 		EnableSymlinkCaching:     true,  // a symlink below never changes its target
-		DisableSplice:            true,  // answers are in memory; a pipe would be one more copy
-		ExtraCapabilities:        wantedFlags,
+		ExtraCapabilities:        asked(opt),
 		DisabledCapabilities:     unwantedFlags,
 		Logger:                   slog.NewLogLogger(opt.Log.Handler(), slog.LevelWarn),
 	}
@@ -83,6 +97,18 @@ func setReadAhead(device string, bytes int64) error {
 	}
 	kib := strconv.FormatInt(max(bytes>>10, 1), 10)
 	return os.WriteFile("/sys/class/bdi/"+device+"/read_ahead_kb", []byte(kib), 0)
+}
+
+// setDirty bounds the bytes that the kernel has gathered and not sent yet.
+func setDirty(device string, bytes int64) error {
+	if bytes <= 0 {
+		return nil
+	}
+	bdi := "/sys/class/bdi/" + device + "/"
+	return errors.Join(
+		os.WriteFile(bdi+"max_bytes", []byte(strconv.FormatInt(bytes, 10)), 0),
+		os.WriteFile(bdi+"strict_limit", []byte("1"), 0),
+	)
 }
 
 // ownMount returns the line of this mount in the kernel's table.

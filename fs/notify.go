@@ -18,10 +18,7 @@ const attributes = -1
 // the kernel may make a notification wait for a request that is still being answered.
 type notifier struct {
 	inodes *inodeTable
-	kernel interface {
-		InodeNotify(node uint64, off, length int64) fuse.Status
-		EntryNotify(parent uint64, name string) fuse.Status
-	}
+	kernel kernel
 
 	wake  chan struct{} // cap 1
 	quit  chan struct{}
@@ -31,16 +28,22 @@ type notifier struct {
 	pending map[change]struct{} // guarded by mu
 }
 
+// kernel is whom a notifier tells.
+type kernel interface {
+	InodeNotify(node uint64, off, length int64) fuse.Status
+	EntryNotify(parent uint64, name string) fuse.Status
+}
+
 // change is of the attributes of an inode, or of what a name in it leads to.
 type change struct {
 	inode handle.Handle
 	name  string // "" for the attributes
 }
 
-func newNotifier(inodes *inodeTable, session *fuse.Server) *notifier {
+func newNotifier(inodes *inodeTable, kernel kernel) *notifier {
 	return &notifier{
 		inodes:  inodes,
-		kernel:  session,
+		kernel:  kernel,
 		wake:    make(chan struct{}, 1),
 		quit:    make(chan struct{}),
 		ended:   make(chan struct{}),

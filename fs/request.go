@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/tier"
@@ -37,7 +38,30 @@ type request struct {
 	watch sync.WaitGroup
 }
 
-// request is the one place where a request gets its context.
+// resentBit is set in the number of a request that was sent to a predecessor before.
+const resentBit = 1 << 63
+
+func resent(unique uint64) bool { return unique&resentBit != 0 }
+
+// plain is the number that a request had when it was sent first.
+func plain(unique uint64) uint64 { return unique &^ resentBit }
+
+// requestOf is the context of a request by its header. The interrupt of one that was
+// resent may have gone to the predecessor: it counts as interrupted from the start.
+func (f *fileSystem) requestOf(interrupted <-chan struct{}, in *fuse.InHeader) *request {
+	if resent(in.Unique) {
+		interrupted = alreadyInterrupted()
+	}
+	return f.request(interrupted, in.Pid)
+}
+
+func alreadyInterrupted() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// request is requestOf for a caller by its thread.
 func (f *fileSystem) request(interrupted <-chan struct{}, pid uint32) *request {
 	return &request{Context: tier.WithCaller(f.base, pid), fs: f, interrupted: interrupted, pid: pid}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -79,4 +80,27 @@ func TestRequestCostsNothingUnlessWaitedFor(t *testing.T) {
 		t.Error("somebody watches")
 	}
 	r.stop()
+}
+
+// The interrupt of a request that was resent may have gone to the predecessor: nobody
+// says again that its caller is to die.
+func TestResentRequestEndsWithItsCaller(t *testing.T) {
+	gone := exec.Command("true")
+	check(t, gone.Run())
+	f := working(t)
+	in := fuse.InHeader{Unique: 8, Caller: fuse.Caller{Pid: uint32(gone.Process.Pid)}}
+	first := f.requestOf(nil, &in)
+	defer first.stop()
+	select {
+	case <-first.Done():
+		t.Error("nobody has interrupted it")
+	case <-time.After(2 * killPoll):
+	}
+	in.Unique |= resentBit
+	again := f.requestOf(nil, &in)
+	defer again.stop()
+	<-again.Done()
+	if plain(in.Unique) != 8 || resent(plain(in.Unique)) {
+		t.Errorf("the first number of %#x", in.Unique)
+	}
 }

@@ -1,0 +1,59 @@
+package fs
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrCannotTakeOver means that a mount cannot be served by this process. Nothing was
+// changed: whoever served it before, or another version, still can.
+var ErrCannotTakeOver = errors.New("the mount cannot be taken over")
+
+// hello reads the kernel's INIT and answers it. It returns both messages, of which a
+// successor needs the bytes.
+func (d *device) hello() (request, reply []byte, err error) {
+	buf := d.buffers.get(largePayload)
+	defer d.buffers.put(buf)
+	n, err := d.read(buf[requestStart:])
+	if err != nil {
+		return nil, nil, fmt.Errorf("read INIT: %w", err)
+	}
+	request = append(request, buf[requestStart:requestStart+n]...)
+	reply, err = d.introduce(request)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := unix.Write(d.fd, reply); err != nil {
+		return nil, nil, fmt.Errorf("answer INIT: %w", err)
+	}
+	return request, reply, nil
+}
+
+// introduce gives an INIT to the protocol, which learns from it what the kernel can,
+// and returns the reply. The kernel is not asked.
+func (d *device) introduce(request []byte) ([]byte, error) {
+	out := make([]byte, pageBytes)
+	n, status := d.protocol.HandleRequest([][]byte{request}, [][]byte{out})
+	if n < outHeaderBytes || !status.Ok() {
+		return nil, fmt.Errorf("INIT of %d bytes: %w", len(request), unix.EPROTO)
+	}
+	if errno := message(out).number(4); errno != 0 {
+		return nil, fmt.Errorf("INIT of %d bytes: %w", len(request), unix.Errno(-int32(errno)))
+	}
+	return out[:n], nil
+}
+
+// replay is introduce for a successor: the reply must be the one that the kernel
+// has.
+func (d *device) replay(request, reply []byte) error {
+	now, err := d.introduce(request)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCannotTakeOver, err)
+	}
+	if differs := initDifference(reply, now); differs != "" {
+		return fmt.Errorf("%w: it was made with %s", ErrCannotTakeOver, differs)
+	}
+	return nil
+}
