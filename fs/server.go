@@ -51,15 +51,42 @@ type Options struct {
 	// chown of the root fail with EPERM.
 	SetRootAttr func(RootAttr) error
 
+	// Writeback asks the kernel to gather writes; [Server.Writeback] says whether it does.
+	Writeback bool
+	// MaxDirty is how many bytes the kernel may hold that were not sent yet, strictly;
+	// 0 keeps the kernel's own limit.
+	MaxDirty int64
+	// NoResend does without resent requests, as on a kernel that knows none.
+	NoResend bool
+	// Table is where a successor finds the inodes and the open files; it stays the
+	// caller's. Without it the mount ends with the daemon.
+	Table *holder.Table
+	// Keeper keeps descriptors for a successor: of inodes that have lost their last
+	// name, by names that begin with "unlinked.".
+	Keeper Keeper
+	// Fuse is the descriptor of /dev/fuse, for TakeOver alone. The server closes it in
+	// the end.
+	Fuse int
+
+	// Opened is called with the descriptor of /dev/fuse before anything is mounted: who
+	// keeps a duplicate of it keeps the mount. It stays the server's.
+	Opened func(fuse int) error
+
 	Log     *slog.Logger
 	Metrics *metrics.Fuse
+
+	polled bool // wait in poll(2) in any case
 }
 
 // A Server is one mount.
 type Server struct {
 	mountpoint string // without symbolic links
-	device     string
+	name       string // device as in /proc/self/mountinfo
+	features   uint64 // negotiated with the kernel
 	fs         *fileSystem
+	stop       context.CancelFunc // ends what requests wait for
+	device     *device
+	volume     *tier.Volume
 	done       chan struct{} // closed when nothing of the mount runs any more
 }
 
@@ -67,6 +94,29 @@ type Server struct {
 // the session and requests are answered. ctx carries values for requests; its end
 // does not unmount, Unmount does.
 func Mount(ctx context.Context, opt Options) (*Server, error) {
+	s, err := newServer(ctx, &opt)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := mountFuse(opt)
+	if err != nil {
+		s.stop()
+		return nil, err
+	}
+	s.prepare(fd, opt)
+	if err := s.greet(opt); err != nil {
+		_ = unix.Unmount(opt.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		s.device.close()
+		_ = unix.Close(fd)
+		s.stop()
+		return nil, fmt.Errorf("start the FUSE session on %s: %w", opt.Mountpoint, err)
+	}
+	s.serve()
+	s.tune(opt)
+	return s, nil
+}
+
+func newServer(ctx context.Context, opt *Options) (*Server, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
@@ -76,61 +126,99 @@ func Mount(ctx context.Context, opt Options) (*Server, error) {
 	}
 	opt.Mountpoint = point
 	base, stop := context.WithCancel(context.WithoutCancel(ctx))
-	f, err := newFileSystem(base, opt)
+	f, err := newFileSystem(base, *opt)
 	if err != nil {
 		stop()
 		return nil, err
 	}
-	session, err := attach(f, opt)
+	return &Server{mountpoint: point, fs: f, stop: stop, volume: opt.Volume, done: make(chan struct{})}, nil
+}
+
+// prepare makes the device of a descriptor of /dev/fuse.
+func (s *Server) prepare(fd int, opt Options) {
+	s.fs.fuseFD = fd
+	s.device = newDevice(fd, fuse.NewProtocolServer(s.fs, mountOptions(opt)), opt.Log, s.stop)
+}
+
+// greet answers the kernel's INIT.
+func (s *Server) greet(opt Options) error {
+	request, reply, err := s.device.hello()
 	if err != nil {
-		stop()
-		return nil, err
+		return err
 	}
-	s := &Server{mountpoint: point, fs: f, done: make(chan struct{})}
-	n := newNotifier(f.inodes, session)
-	f.notify = n
-	opt.Volume.OnChange(n.changed)
-	go n.run()
+	s.features = negotiated(reply)
+	if missing := wantedFlags &^ offered(request); missing != 0 {
+		opt.Log.Warn("the kernel lacks FUSE features: the mount works, but slower", "missing", fmt.Sprintf("%#x", missing))
+	}
+	return s.device.setPolled(opt.polled || !s.Resend())
+}
+
+// serve starts everything that runs as long as the mount.
+func (s *Server) serve() {
+	f := s.fs
+	f.notify = newNotifier(f.inodes, s.device)
+	s.volume.OnChange(f.notify.changed)
+	go f.notify.run()
+	s.device.start()
 	go func() {
 		defer close(s.done)
-		session.Serve()
-		stop()
-		opt.Volume.OnChange(nil)
-		n.stop()
+		<-s.device.ended
+		s.volume.OnChange(nil)
+		f.notify.stop()
+		s.device.close()
+		_ = unix.Close(s.device.fd)
+		f.OnUnmount()
 	}()
-	own, err := ownMount(point, opt.FsName)
+}
+
+// tune sets what only the kernel's table of block devices can.
+func (s *Server) tune(opt Options) {
+	own, err := ownMount(s.mountpoint, opt.FsName)
 	if err == nil {
-		s.device = own.Device
+		s.name = own.Device
 		err = setReadAhead(own.Device, opt.ReadAhead)
 	}
 	if err != nil {
 		opt.Log.Warn("read-ahead keeps the kernel's default: cold sequential reads are slower", "err", err)
 	}
-	return s, nil
+	if err == nil {
+		if err := setDirty(own.Device, opt.MaxDirty); err != nil {
+			opt.Log.Warn("the kernel's own limit of unwritten bytes holds", "err", err)
+		}
+	}
 }
 
-// attach mounts and answers the kernel's INIT.
-func attach(f *fileSystem, opt Options) (*fuse.Server, error) {
-	fd, err := mountFuse(opt.Mountpoint, opt.FsName)
-	if err != nil {
-		return nil, err
-	}
-	f.fuseFD = fd
-	session, err := fuse.NewServer(f, fmt.Sprintf("/dev/fd/%d", fd), mountOptions(opt))
-	if err != nil {
-		_ = unix.Unmount(opt.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-		return nil, fmt.Errorf("start the FUSE session on %s: %w", opt.Mountpoint, err)
-	}
-	missing := wantedFlags &^ session.KernelSettings().Flags64()
-	if missing != 0 {
-		opt.Log.Warn("the kernel lacks FUSE features: the mount works, but slower", "missing", fmt.Sprintf("%#x", missing))
-	}
-	return session, nil
-}
+// Resend reports whether the kernel can send unanswered requests again, so that a
+// successor gets them.
+func (s *Server) Resend() bool { return s.features&fuse.CAP_HAS_RESEND != 0 }
+
+// Writeback reports whether the kernel gathers writes, and owns sizes and times.
+func (s *Server) Writeback() bool { return s.features&fuse.CAP_WRITEBACK_CACHE != 0 }
+
+// Locked reports whether all memory through which requests pass could be locked so
+// far. Without it a crash may fail a request that is under way, and what the kernel
+// has gathered with it: such a mount must not ask for Writeback.
+func (s *Server) Locked() bool { return s.device.buffers.locked() }
+
+// Lockable reports whether a mount would be Locked.
+func Lockable() bool { return probeLock() == nil }
+
+// Drain makes the server read no further request and waits until those that it has
+// read are answered: then a successor may take the mount over although nothing is
+// resent. If ctx ends first, the server goes on and the error says so. Only for a
+// mount without Resend; Continue takes it back.
+func (s *Server) Drain(ctx context.Context) error { return s.device.drain(ctx) }
+
+// Continue serves on after Drain.
+func (s *Server) Continue() { s.device.start() }
+
+// Err is why the server ended although the mount may still be there; nil while it
+// serves, and after an unmount.
+func (s *Server) Err() error { return s.device.cause() }
 
 // Device is the mount's device as in /proc/self/mountinfo, such as "0:57"; "" if
 // the mount was never found there.
-func (s *Server) Device() string { return s.device }
+func (s *Server) Device() string { return s.name }
 
 // endGrace is how long the kernel gets to end the session of a mount that nobody
 // is in any more.
@@ -151,10 +239,10 @@ func (s *Server) Unmount() error {
 	if err != nil {
 		return fmt.Errorf("unmount %s: %w", s.mountpoint, err)
 	}
-	at := slices.IndexFunc(on, func(m mountinfo.Mount) bool { return m.Device == s.device })
+	at := slices.IndexFunc(on, func(m mountinfo.Mount) bool { return m.Device == s.name })
 	switch {
-	case at < 0 && s.device != "": // somebody else has unmounted it
-	case s.device != "" && at != len(on)-1:
+	case at < 0 && s.name != "": // somebody else has unmounted it
+	case s.name != "" && at != len(on)-1:
 		return fmt.Errorf("unmount %s: %s is mounted over it: %w", s.mountpoint, on[len(on)-1].Type, unix.EBUSY)
 	default:
 		if err := unix.Unmount(s.mountpoint, unix.UMOUNT_NOFOLLOW); err != nil {
