@@ -1,0 +1,249 @@
+package powercut
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// world is one disk with all that was done to it, and the moments at which it may stop.
+type world struct {
+	dir    string
+	writes string // the mode of the mount
+	cuts   []cut
+	met    map[string]int // how many files of each sort were found below after the cuts
+}
+
+// cutter makes cuts while a broker works.
+type cutter func(ctx context.Context, d *disk, l *ledger, store string) error
+
+// record lets a broker work on a mount until the cuts were made, and takes all down. It fails the test when the broker does.
+func record(t *testing.T, binary, writes string, cut func(*world) cutter) *world {
+	t.Helper()
+	w := &world{dir: t.TempDir(), writes: writes, met: map[string]int{}}
+	diskDir, point, store := w.path("disk"), w.path("point"), w.path("store")
+	for _, dir := range []string{diskDir, point, store} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	disk, err := newDisk(t.Context(), diskDir, point)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = w.work(t, disk, binary, store, cut(w))
+	if err := errors.Join(err, disk.close()); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+
+// work lets the broker work. The disk is mounted.
+func (w *world) work(t *testing.T, disk *disk, binary, store string, cut cutter) (err error) {
+	if err := os.Mkdir(filepath.Join(disk.point, "data"), 0o755); err != nil {
+		return err
+	}
+	tierfs, err := newDaemon(binary, w.path("tierfs"), disk.point, store, w.writes)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, tierfs.Close())
+		if err != nil {
+			t.Logf("tierfs:\n%s", tierfs.Log().Tail(30))
+		}
+	}()
+	if err := tierfs.Start(t.Context()); err != nil {
+		return err
+	}
+	if err := syncfs(disk.point); err != nil { // a volume that is there, whatever comes
+		return err
+	}
+	b := &broker{
+		view: &view{tierfs.Mountpoint(), newLedger()}, daemon: tierfs, offsets: map[string]uint64{}, rolled: make(chan struct{}, 1),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		defer cancel()
+		ended <- b.run(ctx)
+	}()
+	err = cut(ctx, disk, b.ledger, store)
+	cancel()
+	return errors.Join(err, <-ended)
+}
+
+// spacing is about how many entries of the disk's log lie between two cuts.
+const spacing = 450
+
+// spread makes so many cuts: with a flush, anywhere, and as soon as something was promised.
+func spread(cuts int) func(*world) cutter {
+	return func(w *world) cutter {
+		return func(ctx context.Context, disk *disk, l *ledger, store string) error {
+			for i := range cuts {
+				order, after := []string{withFlush, atEntry, atOnce}[i%3], spacing/2+rand.IntN(spacing)
+				if order == atOnce {
+					if err := l.await(ctx, after/6); err != nil {
+						return err
+					}
+				}
+				if err := w.cut(disk, l, store, order, after); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+}
+
+func (w *world) cut(disk *disk, l *ledger, store, order string, after int) error {
+	return disk.still(order, after, func(entries int) error {
+		c, err := take(entries, l, store, w.path(fmt.Sprintf("store-%d", len(w.cuts))))
+		w.cuts = append(w.cuts, c)
+		return err
+	})
+}
+
+// shares are how much of what was not flushed survives.
+var shares = []float64{0.5, 0, 1, 0.9, 0.1}
+
+// replay makes the images of all cuts, one after the other, and calls f with what was wrong in each. f says whether to go on.
+func (w *world) replay(t *testing.T, images int, deaf bool, f func(name string, wrong []string) bool) {
+	t.Helper()
+	h, err := newHistory(w.path("disk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.close()
+	for i, c := range w.cuts {
+		if deaf && h.deafAt == 0 {
+			h.deafAt = c.entries
+		}
+		if err := h.goTo(c.entries); err != nil {
+			t.Fatal(err)
+		}
+		for k := range images {
+			kept := shares[(i+k)%len(shares)]
+			if deaf {
+				kept = 0
+			}
+			name := fmt.Sprintf("cut %d after %d entries, %d of them open, %v kept", i, c.entries, len(h.open), kept)
+			dir := w.path(fmt.Sprintf("cut-%d-%d", i, k))
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			image := filepath.Join(dir, "image")
+			if err := h.image(image, uint64(k), kept); err != nil {
+				t.Fatal(err)
+			}
+			wrong, err := w.after(t.Context(), image, c)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			more := f(name, wrong)
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			if !more {
+				return
+			}
+		}
+	}
+}
+
+// counts of cuts, and of images of each.
+func counts() (cuts, images int) {
+	if soak() {
+		return 150, 4
+	}
+	return 20, 1
+}
+
+// TestPowerCut is the promise, for each mode of writes.
+func TestPowerCut(t *testing.T) {
+	for _, writes := range []string{"through"} {
+		t.Run(writes, func(t *testing.T) {
+			cuts, images := counts()
+			began := time.Now()
+			w := record(t, tierfs, writes, spread(cuts))
+			t.Logf("recorded in %v", time.Since(began))
+			looked := 0
+			w.replay(t, images, false, func(name string, wrong []string) bool {
+				looked++
+				if len(wrong) > 0 {
+					t.Errorf("%s:\n%s", name, strings.Join(wrong, "\n"))
+				}
+				return true
+			})
+			last := w.cuts[len(w.cuts)-1]
+			t.Logf("%d images of %d cuts in %d entries, with %d promises, met %v, in %v",
+				looked, cuts, last.entries, last.ledger.acks, w.met, time.Since(began))
+			for sort := range sorts {
+				if w.met[sort] == 0 && sort != "unwritten" && sort != "intent" { // those live for a moment
+					t.Errorf("no cut has left a file of the sort %s", sort)
+				}
+			}
+		})
+	}
+}
+
+// found is how many images of a world were found wrong; it stops at the first.
+func (w *world) found(t *testing.T, deaf bool) (first string) {
+	t.Helper()
+	w.replay(t, 1, deaf, func(name string, wrong []string) bool {
+		if len(wrong) > 0 {
+			first = name + ": " + wrong[0]
+		}
+		return first == ""
+	})
+	return first
+}
+
+// TestSeesLies holds the test itself to its purpose: a disk that forgets what was flushed has to be noticed, and a tierfs
+// that answers fsync without one.
+func TestSeesLies(t *testing.T) {
+	t.Run("disk", func(t *testing.T) {
+		w := record(t, tierfs, "through", spread(3))
+		if first := w.found(t, true); first == "" {
+			t.Error("nobody has noticed")
+		} else {
+			t.Log(first)
+		}
+	})
+	t.Run("tierfs", func(t *testing.T) {
+		w := record(t, lying(t), "through", func(w *world) cutter {
+			return func(ctx context.Context, disk *disk, l *ledger, store string) error {
+				for range 3 { // the disk's log has few entries now
+					if err := errors.Join(l.await(ctx, 60), w.cut(disk, l, store, atOnce, 0)); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+		})
+		if first := w.found(t, false); first == "" {
+			t.Error("nobody has noticed")
+		} else {
+			t.Log(first)
+		}
+	})
+}
+
+// lying is a tierfs whose calls of fsync and fdatasync do nothing, and succeed.
+func lying(t *testing.T) string {
+	path := filepath.Join(t.TempDir(), "lying")
+	script := fmt.Sprintf("#!/bin/sh\nexec strace -D -f -qq -o /dev/null -e trace=fsync,fdatasync -e inject=fsync,fdatasync:retval=0 %q \"$@\"\n", tierfs)
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
