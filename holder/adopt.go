@@ -12,6 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// ErrStopping says that a daemon that ends needs no holder.
+var ErrStopping = errors.New("this daemon is about to end")
+
 // Adopt starts a new holder process for this one, which lives: it executes what is kept as Binary with args (its own name
 // first) and env, in a session of its own, and gives it all that is kept. That process calls Inherit and Supervise. When
 // Adopt returns nil it keeps the descriptors and watches this process.
@@ -24,7 +27,10 @@ func (k *Keeper) Adopt(args, env []string) error {
 	if k.Kind() == Systemd {
 		return errors.New("the service manager is the holder")
 	}
-	k.retire()
+	if k.isEnding() {
+		return ErrStopping // a new holder has not heard that, and would start another daemon
+	}
+	k.retire(true)
 	l, limit, err := k.startHolder(args, env)
 	if err != nil {
 		return fmt.Errorf("start a holder: %w", err)
@@ -39,11 +45,20 @@ func (k *Keeper) Adopt(args, env []string) error {
 	return nil
 }
 
-// retire ends the holder process that there is or was.
-func (k *Keeper) retire() {
+func (k *Keeper) isEnding() bool {
 	k.mu.Lock()
-	old := []*link{k.link, k.gone}
-	k.link, k.gone = nil, nil
+	defer k.mu.Unlock()
+	return k.ending
+}
+
+// retire ends the holder process that was lost, and the one of now.
+func (k *Keeper) retire(now bool) {
+	k.mu.Lock()
+	old := []*link{k.gone}
+	k.gone = nil
+	if now {
+		old, k.link = append(old, k.link), nil
+	}
 	k.mu.Unlock()
 	for _, l := range old {
 		if l != nil {
@@ -58,37 +73,35 @@ func (k *Keeper) startHolder(args, env []string) (_ *link, limit time.Duration, 
 	if err != nil {
 		return nil, 0, err
 	}
-	defer closeFD(theirs)
-	self, err := unix.PidfdOpen(os.Getpid(), 0)
-	if err != nil {
-		closeFD(ours)
-		return nil, 0, fmt.Errorf("pidfd_open: %w", err)
-	}
-	defer closeFD(self)
-	// Only Put and Drop change what is kept, and they wait for speak.
-	pid, pidfd, err := spawn(k.kept, map[string]int{nameHolder: theirs, nameDaemon: self}, args, withoutVariables(env),
-		&syscall.SysProcAttr{Setsid: true}, func(error) {})
+	pid, pidfd, err := k.spawnHolder(theirs, args, env)
+	closeFD(theirs) // or the new holder's death would not be seen
 	if err != nil {
 		closeFD(ours)
 		return nil, 0, err
 	}
 	defer closeFD(pidfd)
-	closeFD(theirs)
-	theirs = -1
-	limit, err = hello(ours)
-	if err == nil {
-		var l *link
-		if l, err = newLink(ours, pid, k.lose); err == nil {
-			return l, limit, nil
-		}
-	} else {
+	var l *link
+	if limit, err = hello(ours); err != nil {
 		closeFD(ours)
+	} else if l, err = newLink(ours, pid, k.lose); err == nil {
+		return l, limit, nil
 	}
 	_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0) // it may have died by itself
 	if ended(pidfd, reapWait) {
 		reapChild(pid, unix.WNOHANG)
 	}
 	return nil, 0, err
+}
+
+func (k *Keeper) spawnHolder(sock int, args, env []string) (pid, pidfd int, err error) {
+	self, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return 0, -1, fmt.Errorf("pidfd_open: %w", err)
+	}
+	defer closeFD(self)
+	// Only Put and Drop change what is kept, and they wait for speak.
+	return spawn(k.kept, map[string]int{nameHolder: sock, nameDaemon: self}, args, withoutVariables(env),
+		&syscall.SysProcAttr{Setsid: true}, func(error) {})
 }
 
 // hello waits for what a new supervisor says when it has everything: the limit for beats.

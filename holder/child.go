@@ -60,7 +60,10 @@ func (s *supervisor) start() error {
 	// A process group of its own: Ctrl-C reaches the supervisor only, which passes it on.
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	pid, pidfd, err := spawn(s.kept, map[string]int{nameHolder: theirs}, s.opt.Args, env, attr, func(err error) {
-		s.log.Warn("PR_SET_IO_FLUSHER was refused", "error", err)
+		if !s.refused {
+			s.log.Warn("PR_SET_IO_FLUSHER was refused", "error", err)
+		}
+		s.refused = true
 	})
 	if err != nil {
 		closeFD(ours)
@@ -153,7 +156,13 @@ func (s *supervisor) forget() {
 // listen starts to take signals, and the end of ctx, and wakes the loop for each. The function it returns ends that.
 func (s *supervisor) listen(ctx context.Context) (stop func()) {
 	caught := make(chan os.Signal, cap(s.signals))
-	signal.Notify(caught, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	signal.Notify(caught, unix.SIGTERM, unix.SIGINT)
+	if !signal.Ignored(unix.SIGHUP) { // as nohup has it
+		signal.Notify(caught, unix.SIGHUP)
+	}
+	// A log that nobody reads any more must not end us, which SIGPIPE would. Nobody listens to this channel.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, unix.SIGPIPE)
 	quit := make(chan struct{})
 	var wait sync.WaitGroup
 	wait.Go(func() {
@@ -177,6 +186,7 @@ func (s *supervisor) listen(ctx context.Context) (stop func()) {
 	})
 	return func() {
 		signal.Stop(caught)
+		signal.Stop(pipe)
 		close(quit)
 		wait.Wait()
 	}
@@ -202,6 +212,7 @@ func (s *supervisor) forward() {
 // remember keeps a signal for the next READY.
 func (s *supervisor) remember(sig syscall.Signal) {
 	if sig != 0 && !slices.Contains(s.pending, sig) {
+		s.log.Info("a signal waits for the next daemon", "signal", sig.String())
 		s.pending = append(s.pending, sig)
 	}
 }

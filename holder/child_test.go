@@ -34,6 +34,7 @@ func daemonChild(arg string) int {
 	if err != nil {
 		return fail(err)
 	}
+	defer lock.Close()
 	hello := fmt.Sprintf("alone %d", os.Getpid())
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		hello = "another daemon lives"
@@ -101,6 +102,13 @@ func (d *child) do(words []string) (string, error) {
 		return "", d.execute(arg)
 	case "raw":
 		return "", sendMessage(k.link.sock, strings.ReplaceAll(arg, "|", "\n"), -1)
+	case "flood":
+		go d.flood()
+		return "", nil
+	case "exe":
+		return os.Readlink("/proc/self/exe")
+	case "inherited":
+		return inheritable()
 	case "flags":
 		return processFlags()
 	case "fds":
@@ -108,6 +116,12 @@ func (d *child) do(words []string) (string, error) {
 		return strconv.Itoa(len(entries)), err
 	}
 	return "", errors.New("what?")
+}
+
+// flood sends what the supervisor does not understand, as fast as it can, until the process ends.
+func (d *child) flood() {
+	for sendMessage(d.keeper.link.sock, "FDSTORE=1", 1) == nil {
+	}
 }
 
 func putContent(k *Keeper, name, content string) error {
@@ -144,10 +158,21 @@ func (d *child) execute(path string) error {
 	return errors.Join(d.keeper.Exec(int(f.Fd()), d.plan.args(), os.Environ()), f.Close())
 }
 
+// inheritable counts the descriptors above 2 that a child would get.
+func inheritable() (string, error) {
+	n := 0
+	for fd := 3; fd < 1000; fd++ {
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			n++
+		}
+	}
+	return strconv.Itoa(n), nil
+}
+
 // processFlags says what a daemon has from its supervisor.
 func processFlags() (string, error) {
 	flusher, err := ioFlusher(true)
-	if err != nil {
+	if err != nil && !errors.Is(err, unix.EPERM) {
 		return "", err
 	}
 	score, err := os.ReadFile("/proc/self/oom_score_adj")

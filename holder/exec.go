@@ -22,6 +22,7 @@ import (
 func (k *Keeper) Exec(binary int, args, env []string) error {
 	k.speak.Lock()
 	defer k.speak.Unlock()
+	k.retire(false) // the new program would not know that it is still there
 	before, had := k.Take(Binary)
 	if had {
 		defer closeFD(before)

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -167,6 +169,7 @@ func (r *rig) supervise() {
 	out, err := os.CreateTemp(r.plan.Dir, "log") // a pipe would be kept open by a daemon that outlives its supervisor
 	check(r.t, err)
 	r.cmd.Stdout, r.cmd.Stderr = out, out
+	r.cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	check(r.t, r.cmd.Start())
 	go func() {
 		_ = r.cmd.Wait() // the status is in ProcessState
@@ -226,6 +229,49 @@ func (r *rig) next() *tester {
 		r.t.Fatalf("a daemon said %q: %v", hello, err)
 	}
 	return d
+}
+
+// none fails if a daemon starts within d.
+func (r *rig) none(d time.Duration) {
+	r.t.Helper()
+	check(r.t, r.ctl.SetDeadline(time.Now().Add(d)))
+	if conn, err := r.ctl.AcceptUnix(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		r.t.Fatalf("a daemon was started: %v %v", conn, err)
+	}
+}
+
+// says waits until the supervisor has said something.
+func (r *rig) says(text string) {
+	r.t.Helper()
+	for until := time.Now().Add(patience); !strings.Contains(r.output(), text); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(until) {
+			r.t.Fatalf("the supervisor never says %q", text)
+		}
+	}
+}
+
+// holdExit lets a process that is killed not end (as one that sits in the kernel) until the function it returns is called.
+func holdExit(t *testing.T, pid int) (let func()) {
+	t.Helper()
+	begin, end, held := make(chan error), make(chan struct{}), make(chan error)
+	go func() {
+		runtime.LockOSThread() // a tracer is a thread; it ends with this goroutine
+		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, unix.PTRACE_O_TRACEEXIT, 0, 0)
+		if errno != 0 {
+			begin <- errno
+			return
+		}
+		begin <- nil
+		<-end
+		var ws unix.WaitStatus
+		_, err := unix.Wait4(pid, &ws, unix.WALL, nil)
+		held <- errors.Join(err, unix.PtraceDetach(pid))
+	}()
+	check(t, <-begin)
+	return func() {
+		close(end)
+		check(t, <-held)
+	}
 }
 
 func (d *tester) read() string {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -41,6 +42,7 @@ type Keeper struct {
 	notify *notifySocket // to the service manager; nil if there is none
 	max    int           // of descriptors that the service manager keeps; 0: it keeps none
 	limit  time.Duration // between beats
+	ending bool          // Stopping was called
 }
 
 // Connect takes what the environment says: the descriptors that were passed, and who keeps them. It unsets these variables,
@@ -109,7 +111,7 @@ func (k *Keeper) PID() int {
 	case k.link != nil:
 		return k.link.pid
 	case k.max > 0:
-		return parentPID()
+		return os.Getppid()
 	}
 	return 0
 }
@@ -268,8 +270,13 @@ func (k *Keeper) tell(l *link, text string, fd int) {
 // Ready says that this process serves.
 func (k *Keeper) Ready() error { return k.say("READY=1") }
 
-// Stopping says that this process ends because it was asked to. It is not started again.
-func (k *Keeper) Stopping() error { return k.say("STOPPING=1") }
+// Stopping says that this process ends because it was asked to. It is not started again, and Adopt does nothing any more.
+func (k *Keeper) Stopping() error {
+	k.mu.Lock()
+	k.ending = true
+	k.mu.Unlock()
+	return k.say("STOPPING=1")
+}
 
 // Beat says that this process is not stuck. See BeatEvery.
 func (k *Keeper) Beat() error { return k.say("WATCHDOG=1") }
@@ -300,14 +307,14 @@ func (k *Keeper) Close() error {
 	k.speak.Lock()
 	defer k.speak.Unlock()
 	k.mu.Lock()
-	old := []*link{k.link, k.gone}
+	links := []*link{k.link, k.gone}
 	k.link, k.gone = nil, nil
 	for name, fd := range k.kept {
 		closeFD(fd)
 		delete(k.kept, name)
 	}
 	k.mu.Unlock()
-	for _, l := range old {
+	for _, l := range links {
 		if l != nil {
 			l.close()
 		}

@@ -16,8 +16,6 @@ const reapWait = time.Second
 
 func ownPID() string { return strconv.Itoa(os.Getpid()) }
 
-func parentPID() int { return os.Getppid() }
-
 // A link is the connection to a supervisor. One goroutine waits for its end.
 type link struct {
 	sock  int

@@ -29,7 +29,7 @@ var ErrGaveUp = errors.New("the daemon cannot be started")
 
 // Options of Supervise.
 type Options struct {
-	Binary *os.File            // what to execute; kept under the name Binary like all of Files. May be nil if it is in Files
+	Binary *os.File            // what to execute; kept under the name Binary, beside Files
 	Args   []string            // of the daemon, its own name first
 	Env    []string            // of the daemon; what an outer holder says in it is taken out
 	Files  map[string]*os.File // what is kept from the start
@@ -37,12 +37,17 @@ type Options struct {
 	Hang   time.Duration       // a ready daemon that says nothing for so long is killed; 0: never
 	Log    *slog.Logger
 
-	// Daemon (a pidfd) and Socket (the supervisor's end) belong to a daemon that lives already: see Inherit. Else nil.
-	Daemon, Socket *os.File
+	adopted *adopted // see Inherit
 }
 
-// Inherit returns the Options of a process that was started by Keeper.Adopt: Files, Daemon and Socket. The caller adds the
-// rest. Of the environment it takes what Keeper.Adopt put there.
+// adopted is what a process was given to become the holder of a daemon that lives.
+type adopted struct {
+	daemon, sock int // a pidfd, and our end of the socket
+	kept         map[string]int
+}
+
+// Inherit returns the Options of a process that was started by Keeper.Adopt, with the daemon and all that is kept. The
+// caller adds Args, Env, Hang and Log. Of the environment it takes what Keeper.Adopt put there.
 func Inherit(getenv func(string) string) (Options, error) {
 	fds, err := inherited(getenv)
 	if err != nil {
@@ -51,17 +56,27 @@ func Inherit(getenv func(string) string) (Options, error) {
 	if err := unsetVariables(); err != nil {
 		return Options{}, err
 	}
-	opt := Options{Files: map[string]*os.File{}}
-	for name, fd := range fds {
-		opt.Files[name] = os.NewFile(uintptr(fd), name)
-	}
-	opt.Daemon, opt.Socket = opt.Files[nameDaemon], opt.Files[nameHolder]
-	delete(opt.Files, nameDaemon)
-	delete(opt.Files, nameHolder)
-	if opt.Daemon == nil || opt.Socket == nil {
+	daemon, ok := fds[nameDaemon]
+	sock, ok2 := fds[nameHolder]
+	if !ok || !ok2 {
 		return Options{}, errors.New("no daemon to adopt was passed")
 	}
-	return opt, nil
+	delete(fds, nameDaemon)
+	delete(fds, nameHolder)
+	return Options{adopted: &adopted{daemon: daemon, sock: sock, kept: fds}}, nil
+}
+
+// Take returns a duplicate (close-on-exec) of what Inherit got under a name. The caller closes it.
+func (o Options) Take(name string) (fd int, ok bool) {
+	if o.adopted == nil {
+		return -1, false
+	}
+	kept, ok := o.adopted.kept[name]
+	if !ok {
+		return -1, false
+	}
+	fd, err := dupFD(kept)
+	return fd, err == nil
 }
 
 // Supervise runs the daemon until it ends because it was asked to, or cannot be started, and returns its exit status (128
@@ -81,13 +96,10 @@ func Supervise(ctx context.Context, opt Options) (status int, err error) {
 	defer s.close()
 	stop := s.listen(ctx)
 	defer stop()
-	if opt.Daemon != nil {
-		err = s.adopt()
-	} else {
-		s.prepare()
-		err = s.start()
-	}
-	if err != nil {
+	s.prepare()
+	if opt.adopted != nil {
+		s.adopt()
+	} else if err := s.start(); err != nil {
 		return 1, err
 	}
 	for {
@@ -124,6 +136,7 @@ type supervisor struct {
 	dying    time.Time // since when the daemon should be dead; zero: it should not
 	complain time.Time // when to say so next
 	badAt    time.Time // when the last bad message was logged
+	refused  bool      // it is known that the kernel refuses PR_SET_IO_FLUSHER
 
 	signals chan syscall.Signal
 	wake    int              // eventfd, for signals
@@ -149,6 +162,9 @@ func newSupervisor(opt Options) (*supervisor, error) {
 func (s *supervisor) take() (err error) {
 	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return fmt.Errorf("eventfd: %w", err)
+	}
+	if a := s.opt.adopted; a != nil {
+		s.kept, s.pidfd, s.sock = a.kept, a.daemon, a.sock
 	}
 	for name, file := range s.opt.Files {
 		if err := checkName(name); err != nil {
@@ -181,20 +197,12 @@ func (s *supervisor) close() {
 }
 
 // adopt takes a daemon that lives. It is ready; what it was to be told of the limit for beats is told now.
-func (s *supervisor) adopt() (err error) {
-	if s.pidfd, err = takeFile(s.opt.Daemon); err != nil {
-		return err
-	}
-	if s.sock, err = takeFile(s.opt.Socket); err != nil {
-		return err
-	}
+func (s *supervisor) adopt() {
 	s.everReady, s.ready, s.beat = true, true, time.Now()
-	s.prepare()
 	if err := unix.Send(s.sock, []byte(watchdogVar(s.opt.Hang)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); err != nil {
 		s.log.Warn("the adopted daemon does not listen", "error", err)
 	}
 	s.log.Info("took over as the holder of a living daemon", "descriptors", len(s.kept))
-	return nil
 }
 
 // wait sleeps until something happens, or until something is due.
@@ -283,14 +291,16 @@ func (s *supervisor) died() (done bool, status int, err error) {
 	s.receive(-1)
 	status, known := s.reap()
 	s.forget()
+	if s.stopping && !known {
+		status = 0
+	}
+	if s.stopping || !s.everReady {
+		s.log.Info("the daemon has ended", "status", status)
+		return true, status, nil
+	}
 	s.remember(s.asked) // it may have died before it could do what it was asked for
 	s.asked = 0
-	switch {
-	case s.stopping && !known:
-		return true, 0, nil
-	case s.stopping || !s.everReady:
-		return true, status, nil
-	case !s.ready:
+	if !s.ready {
 		s.log.Error("the daemon died before it was ready", "status", status)
 		return s.failed(status)
 	}
