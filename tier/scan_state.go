@@ -1,6 +1,7 @@
 package tier
 
 import (
+	"cmp"
 	"errors"
 
 	"golang.org/x/sys/unix"
@@ -168,7 +169,7 @@ func (s *scanner) unfinished(d Dir, path, name string, f *File) error {
 	f.rec, f.home = rec, link{d.Handle, name}
 	f.addLink(f.home)
 	s.live[keyOf(rec)] = true
-	if v.opt.Takeover && rec.Size > quickSize {
+	if v.opt.Takeover && rec.Size > cmp.Or(v.opt.quick, quickSize) {
 		f.state, f.times = Filling, kept
 		return s.unbury(rec)
 	}

@@ -64,6 +64,8 @@ type Options struct {
 	// Step, if set, is called before and after each durable step with its name
 	// ("evict:rename", then "evict:rename:done"). Tests stop or kill there.
 	Step func(name string)
+
+	quick int64 // quickSize, of tests; 0: that
 }
 
 // Volume is a source directory with its catalog. All methods may be called in
