@@ -17,11 +17,17 @@ func (f *fileSystem) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenO
 	if n == nil {
 		return fuse.Status(unix.ESTALE)
 	}
+	if f.openedBefore(&in.InHeader, out) != nil {
+		return fuse.OK
+	}
 	fd, err := f.reopen(n, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
 	if err != nil {
 		return f.status("opendir", n, err)
 	}
-	o := f.handles.add(n, fd, in.Flags&^unix.O_ACCMODE)
+	o, err := f.addHandle(n, fd, in.Flags&^unix.O_ACCMODE, in.Unique)
+	if err != nil {
+		return f.status("opendir", n, err)
+	}
 	*out = fuse.OpenOut{Fh: o.id}
 	return fuse.OK
 }
@@ -35,26 +41,26 @@ func (f *fileSystem) ReleaseDir(in *fuse.ReleaseIn) {
 // FsyncDir makes the names in a directory durable.
 func (f *fileSystem) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	defer f.answered(metrics.OpFsyncDir, time.Now())
-	o := f.handles.get(in.Fh)
-	if o == nil {
-		return fuse.EBADF
+	o, code := f.handle(in.Fh)
+	if !code.Ok() {
+		return code
 	}
-	return f.status("fsyncdir", o.node, syncFD(o.fd, in.FsyncFlags))
+	return f.status("fsyncdir", o.node, f.sync(o, in))
 }
 
 // ReadDir gives the next names from an offset on.
 func (f *fileSystem) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	defer f.answered(metrics.OpReadDir, time.Now())
-	o := f.handles.get(in.Fh)
-	if o == nil {
-		return fuse.EBADF
+	o, code := f.handle(in.Fh)
+	if !code.Ok() {
+		return code
 	}
 	names, err := f.list(o, in.Offset)
 	if err != nil {
 		return f.status("readdir", o.node, err)
 	}
 	for i := range names {
-		if !out.AddDirEntry(direntOf(names[i], in.Offset+uint64(i)+1)) {
+		if !out.AddDirEntry(names[i].dirent()) {
 			break
 		}
 	}
@@ -65,9 +71,9 @@ func (f *fileSystem) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEn
 // up is listed all the same, and whoever wants more of it gets the error.
 func (f *fileSystem) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	defer f.answered(metrics.OpReadDirPlus, time.Now())
-	o := f.handles.get(in.Fh)
-	if o == nil {
-		return fuse.EBADF
+	o, code := f.handle(in.Fh)
+	if !code.Ok() {
+		return code
 	}
 	names, err := f.list(o, in.Offset)
 	if err != nil {
@@ -75,7 +81,7 @@ func (f *fileSystem) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.D
 	}
 	dir := tier.Dir{FD: o.fd, Handle: o.node.handle}
 	for i := range names {
-		slot := out.AddDirLookupEntry(direntOf(names[i], in.Offset+uint64(i)+1))
+		slot := out.AddDirLookupEntry(names[i].dirent())
 		if slot == nil {
 			break
 		}

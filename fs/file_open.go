@@ -29,22 +29,28 @@ func (f *fileSystem) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut)
 	if n == nil {
 		return fuse.Status(unix.ESTALE)
 	}
-	code := f.open(n, in.Flags, out)
+	code := f.open(n, &in.InHeader, in.Flags, out)
 	if code.Ok() && in.Flags&unix.O_ACCMODE != unix.O_RDONLY {
 		n.file.OpenedBy(in.Pid)
 	}
 	return code
 }
 
-func (f *fileSystem) open(n *node, flags uint32, out *fuse.OpenOut) fuse.Status {
+func (f *fileSystem) open(n *node, in *fuse.InHeader, flags uint32, out *fuse.OpenOut) fuse.Status {
 	if !n.isRegular() { // the kernel opens all others itself
 		return fuse.Status(unix.ENXIO)
+	}
+	if f.openedBefore(in, out) != nil {
+		return fuse.OK
 	}
 	fd, err := f.reopen(n, flagsBelow(flags))
 	if err != nil {
 		return f.status("open", n, err)
 	}
-	o := f.handles.add(n, fd, flags)
+	o, err := f.addHandle(n, fd, flags, in.Unique)
+	if err != nil {
+		return f.status("open", n, err)
+	}
 	*out = fuse.OpenOut{Fh: o.id, OpenFlags: fuse.FOPEN_KEEP_CACHE}
 	return fuse.OK
 }
@@ -69,9 +75,9 @@ func (f *fileSystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 // keeps those of an index until it collects them.
 func (f *fileSystem) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	defer f.answered(metrics.OpFlush, time.Now())
-	o := f.handles.get(in.Fh)
-	if o == nil {
-		return fuse.EBADF
+	o, code := f.handle(in.Fh)
+	if !code.Ok() {
+		return code
 	}
 	if o.file != nil {
 		o.file.Synced()
@@ -85,11 +91,11 @@ const fsyncData = 1
 // Fsync makes what was written durable below. The kernel has sent all of it.
 func (f *fileSystem) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	defer f.answered(metrics.OpFsync, time.Now())
-	o := f.handles.get(in.Fh)
-	if o == nil {
-		return fuse.EBADF
+	o, code := f.handle(in.Fh)
+	if !code.Ok() {
+		return code
 	}
-	if err := syncFD(o.fd, in.FsyncFlags); err != nil {
+	if err := f.sync(o, in); err != nil {
 		return f.status("fsync", o.node, err)
 	}
 	if o.file != nil {
@@ -110,9 +116,9 @@ func syncFD(fd int, flags uint32) error {
 // yet may lie in what is a hole below.
 func (f *fileSystem) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
 	defer f.answered(metrics.OpLseek, time.Now())
-	o := f.handles.get(in.Fh)
-	if o == nil || o.file == nil {
-		return fuse.EBADF
+	o, code := f.fileHandle(in.Fh)
+	if !code.Ok() {
+		return code
 	}
 	src := o.file.Source()
 	defer src.Release()

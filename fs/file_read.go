@@ -18,9 +18,9 @@ import (
 // it is answered.
 func (f *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
 	defer f.answered(metrics.OpRead, time.Now())
-	o := f.handles.get(in.Fh)
-	if o == nil || o.file == nil {
-		return nil, fuse.EBADF
+	o, code := f.fileHandle(in.Fh)
+	if !code.Ok() {
+		return nil, code
 	}
 	src := o.file.Source()
 	defer src.Release()
@@ -29,15 +29,15 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (
 		if err != nil {
 			return nil, f.status("read", o.node, err)
 		}
-		return fuse.ReadResultData(buf[:n]), fuse.OK
+		return inPlace(n), fuse.OK
 	}
-	req := f.request(cancel, in.Pid)
+	req := f.requestOf(cancel, &in.InHeader)
 	defer req.stop()
 	n, code := f.readCold("read", req, o.node, src, buf, int64(in.Offset))
 	if !code.Ok() {
 		return nil, code
 	}
-	return fuse.ReadResultData(buf[:n]), fuse.OK
+	return inPlace(n), fuse.OK
 }
 
 // readCold is readRemote for a request: what fails is logged, and is an EIO.

@@ -13,11 +13,11 @@ import (
 // Writev writes at the offset that the kernel gives, O_APPEND or not.
 func (f *fileSystem) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
 	defer f.answered(metrics.OpWrite, time.Now())
-	o := f.handles.get(in.Fh)
-	if o == nil || o.file == nil {
-		return 0, fuse.EBADF
+	o, code := f.fileHandle(in.Fh)
+	if !code.Ok() {
+		return 0, code
 	}
-	req := f.request(cancel, in.Pid)
+	req := f.requestOf(cancel, &in.InHeader)
 	defer req.stop()
 	done, err := o.file.Mutate(req, tier.Mutation{Kind: tier.Write})
 	if err != nil {
@@ -88,15 +88,15 @@ func dropSetID(fd int) error {
 // growth, hole punching, zeroing. Collapsing and inserting ranges never get here.
 func (f *fileSystem) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
 	defer f.answered(metrics.OpFallocate, time.Now())
-	o := f.handles.get(in.Fh)
-	if o == nil || o.file == nil {
-		return fuse.EBADF
+	o, code := f.fileHandle(in.Fh)
+	if !code.Ok() {
+		return code
 	}
 	const known = unix.FALLOC_FL_KEEP_SIZE | unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_ZERO_RANGE
 	if in.Mode&^known != 0 {
 		return fuse.ENOTSUP
 	}
-	req := f.request(cancel, in.Pid)
+	req := f.requestOf(cancel, &in.InHeader)
 	defer req.stop()
 	done, err := o.file.Mutate(req, tier.Mutation{Kind: tier.Allocate})
 	if err != nil {
@@ -125,14 +125,18 @@ const (
 // at once: each may have to wait for the store.
 func (f *fileSystem) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (uint32, fuse.Status) {
 	defer f.answered(metrics.OpCopyFileRange, time.Now())
-	from, to := f.handles.get(in.FhIn), f.handles.get(in.FhOut)
-	if from == nil || from.file == nil || to == nil || to.file == nil {
-		return 0, fuse.EBADF
+	from, code := f.fileHandle(in.FhIn)
+	if !code.Ok() {
+		return 0, code
+	}
+	to, code := f.fileHandle(in.FhOut)
+	if !code.Ok() {
+		return 0, code
 	}
 	if in.Flags != 0 {
 		return 0, fuse.EINVAL
 	}
-	req := f.request(cancel, in.Pid)
+	req := f.requestOf(cancel, &in.InHeader)
 	defer req.stop()
 	left := min(in.Len, copyMost)
 	buf := make([]byte, min(left, copyStep))

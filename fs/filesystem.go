@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
+	"github.com/tierfs/tierfs/holder"
 	"github.com/tierfs/tierfs/metrics"
 	"github.com/tierfs/tierfs/tier"
 )
@@ -21,6 +22,8 @@ type fileSystem struct {
 	root    int    // descriptor of the source, and of its file system for handles
 	rootDev uint64 // device of the source
 	volume  *tier.Volume
+	memory  *holder.Table // of inodes and handles, for a successor
+	private bool          // memory is this file system's own: there will be no successor
 	inodes  *inodeTable
 	handles *handleTable
 	notify  *notifier // nil while nothing is served
@@ -44,12 +47,21 @@ func newFileSystem(ctx context.Context, opt Options) (*fileSystem, error) {
 	if err != nil {
 		return nil, err
 	}
+	memory := opt.Table
+	if memory == nil {
+		if memory, err = holder.NewTable(); err != nil {
+			return nil, err
+		}
+	}
+	inodes := newInodeTable(root, memory, opt.Keeper)
 	return &fileSystem{
 		root:     opt.Root,
 		rootDev:  st.Dev,
 		volume:   opt.Volume,
-		inodes:   newInodeTable(root),
-		handles:  newHandleTable(opt.Volume),
+		memory:   memory,
+		private:  opt.Table == nil,
+		inodes:   inodes,
+		handles:  newHandleTable(opt.Volume, inodes, memory),
 		base:     ctx,
 		fuseFD:   -1,
 		log:      opt.Log,
@@ -75,6 +87,21 @@ func (f *fileSystem) Init(*fuse.Server) {}
 func (f *fileSystem) OnUnmount() {
 	f.handles.clear()
 	f.inodes.clear()
+	f.closeMemory()
+}
+
+// abandon gives back what is this process' own, and leaves the mount, the memory and
+// what the holder keeps to a successor. The last handler has returned.
+func (f *fileSystem) abandon() {
+	f.handles.abandon()
+	f.inodes.abandon()
+	f.closeMemory()
+}
+
+func (f *fileSystem) closeMemory() {
+	if f.private {
+		_ = f.memory.Close()
+	}
 }
 
 // answered counts a request; handlers defer it with the time they began.

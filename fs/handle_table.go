@@ -3,18 +3,22 @@ package fs
 import (
 	"sync"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/tierfs/tierfs/holder"
 	"github.com/tierfs/tierfs/tier"
 )
 
 // An openFile is one open of a file or of a directory by the broker: a descriptor
 // and plain data.
 type openFile struct {
-	id    uint64
-	node  *node
-	flags uint32 // as the kernel gave them at open
-	fd    int
+	id     uint64
+	node   *node
+	flags  uint32 // as the kernel gave them at open
+	fd     int    // -1: a predecessor's, which could not be opened again; see rebuild
+	slot   holder.HandleSlot
+	unique uint64 // of the request that opened it, if a predecessor got it; else 0
 
 	refs int // guarded by node.mu: the handle itself, and whoever has borrowed fd
 
@@ -32,72 +36,149 @@ func (o *openFile) put() {
 	o.refs--
 	last := o.refs == 0
 	o.node.mu.Unlock()
-	if last {
+	if last && o.fd >= 0 {
 		_ = unix.Close(o.fd) // what close could report was reported by fsync or never asked for
 	}
 }
 
 // handleTable maps the kernel's numbers of open files. A number is never given
-// twice.
+// twice. What a successor has to know of a handle is in memory before the kernel
+// learns of it.
 type handleTable struct {
 	volume *tier.Volume
+	inodes *inodeTable
+	memory *holder.Table
 
-	mu   sync.RWMutex
-	last uint64
-	byID map[uint64]*openFile
+	mu       sync.RWMutex
+	byID     map[uint64]*openFile
+	byUnique map[uint64]*openFile // those of a predecessor, by the request that opened them
 }
 
-func newHandleTable(v *tier.Volume) *handleTable {
-	return &handleTable{volume: v, byID: map[uint64]*openFile{}}
+func newHandleTable(v *tier.Volume, inodes *inodeTable, m *holder.Table) *handleTable {
+	return &handleTable{volume: v, inodes: inodes, memory: m, byID: map[uint64]*openFile{}, byUnique: map[uint64]*openFile{}}
 }
 
-// add makes a handle of fd, which it owns from now on, and lends fd to the node.
-func (t *handleTable) add(n *node, fd int, flags uint32) *openFile {
-	o := &openFile{node: n, fd: fd, flags: flags, refs: 1}
+// addHandle makes a handle of fd, which it owns from now on, and lends fd to the node.
+// unique is the number of the request.
+func (f *fileSystem) addHandle(n *node, fd int, flags uint32, unique uint64) (*openFile, error) {
+	t := f.handles
+	if f.inodes.opened(n) {
+		f.keepWithHolder(n)
+	}
+	o := &openFile{node: n, fd: fd, flags: flags, refs: 1, id: t.memory.NextHandle()}
+	var err error
+	o.slot, err = t.memory.AddHandle(holder.Open{Number: o.id, Node: n.id, Flags: flags, Unique: plain(unique)})
+	if err != nil {
+		_ = unix.Close(fd)
+		f.inodes.closed(n)
+		return nil, err
+	}
+	t.enter(o)
+	return o, nil
+}
+
+// enter puts a handle into the tables that has its slot.
+func (t *handleTable) enter(o *openFile) {
+	n := o.node
 	if n.isRegular() {
 		o.file = t.volume.FileOf(n.handle)
 		o.file.Opened(o.writes())
 	}
 	t.mu.Lock()
-	t.last++
-	o.id = t.last
 	t.byID[o.id] = o
+	if o.unique != 0 {
+		t.byUnique[o.unique] = o
+	}
 	t.mu.Unlock()
-
+	if o.fd < 0 {
+		return
+	}
 	n.mu.Lock()
 	n.open = append(n.open, o)
 	n.mu.Unlock()
-	return o
 }
 
-// get returns an open handle; nil is answered with EBADF. The kernel releases a
-// handle only after the last request on it, so its descriptor stays open.
+// get returns an open handle, or nil. The kernel releases a handle only after the
+// last request on it, so its descriptor stays open.
 func (t *handleTable) get(id uint64) *openFile {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.byID[id]
 }
 
-// remove ends a handle.
+// handle returns the open handle of a request.
+func (f *fileSystem) handle(id uint64) (*openFile, fuse.Status) {
+	o := f.handles.get(id)
+	switch {
+	case o == nil:
+		return nil, fuse.EBADF
+	case o.fd < 0:
+		return nil, fuse.EIO
+	}
+	return o, fuse.OK
+}
+
+// fileHandle is handle for what only regular files have.
+func (f *fileSystem) fileHandle(id uint64) (*openFile, fuse.Status) {
+	o, code := f.handle(id)
+	if code.Ok() && o.file == nil {
+		return nil, fuse.EBADF
+	}
+	return o, code
+}
+
+// claim returns the handle that a predecessor made for a request that it did not
+// answer, once; nil if there is none.
+func (t *handleTable) claim(unique uint64) *openFile {
+	if !resent(unique) {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o := t.byUnique[plain(unique)]
+	delete(t.byUnique, plain(unique))
+	return o
+}
+
+// remove ends a handle. One that is not there has been released before the release
+// was resent.
 func (t *handleTable) remove(id uint64) {
 	t.mu.Lock()
 	o := t.byID[id]
 	delete(t.byID, id)
+	if o != nil && t.byUnique[o.unique] == o {
+		delete(t.byUnique, o.unique)
+	}
 	t.mu.Unlock()
 	if o != nil {
+		t.memory.DropHandle(o.slot) // before its node's slot, which it refers to
 		o.end()
+		t.inodes.closed(o.node)
 	}
 }
 
 // clear ends all handles, when the mount is gone.
 func (t *handleTable) clear() {
-	t.mu.Lock()
-	open := t.byID
-	t.byID = nil
-	t.mu.Unlock()
-	for _, o := range open {
+	for _, o := range t.takeAll() {
+		t.memory.DropHandle(o.slot)
+		o.end()
+		t.inodes.closed(o.node)
+	}
+}
+
+// abandon gives back what is this process' own, and leaves the rest to a successor.
+func (t *handleTable) abandon() {
+	for _, o := range t.takeAll() {
 		o.end()
 	}
+}
+
+func (t *handleTable) takeAll() map[uint64]*openFile {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	open := t.byID
+	t.byID, t.byUnique = nil, nil
+	return open
 }
 
 func (t *handleTable) size() int {

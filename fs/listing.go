@@ -1,34 +1,50 @@
 package fs
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/tier"
 )
 
 // A listing is what one open directory showed when it was read from its start: "."
-// and "..", then the visible names in their order. An offset is a place in it, so
-// that seekdir works. Names do not move when a segment is evicted or comes back, and
-// who has to make the listing again finds the same places in it.
+// and "..", then the visible names in the order of their offsets. An offset is made of
+// the name alone, and stands for what comes after it. So whoever has to make the
+// listing again, after names came and went, finds each name that was there all the
+// time on the same side of it: none is skipped, none is given twice.
 type listing struct {
 	mu    sync.Mutex
-	names []tier.ListEntry // guarded by mu; nil: not read yet. The content never changes.
+	names []listed // guarded by mu; nil: not read yet. The content never changes.
 }
 
-func direntOf(e tier.ListEntry, off uint64) fuse.DirEntry {
-	return fuse.DirEntry{Name: e.Name, Ino: e.Ino, Mode: e.Type, Off: off}
+type listed struct {
+	tier.ListEntry
+	off uint64
 }
+
+func (e listed) dirent() fuse.DirEntry {
+	return fuse.DirEntry{Name: e.Name, Ino: e.Ino, Mode: e.Type, Off: e.off}
+}
+
+// The offsets of "." and "..". Those of names are 56 bits of the name's hash, of which
+// none is 0, above a count of those with the same hash: 63 bits, as seekdir(3) takes.
+const (
+	dotOffset    = 1
+	dotDotOffset = 2
+	countBits    = 7
+)
 
 func isDots(name string) bool { return name == "." || name == ".." }
 
-// list returns the names of an open directory from an offset on. Offset 0 reads
-// the directory anew.
-func (f *fileSystem) list(o *openFile, off uint64) ([]tier.ListEntry, error) {
+// list returns the names of an open directory behind an offset. Offset 0 reads the
+// directory anew.
+func (f *fileSystem) list(o *openFile, off uint64) ([]listed, error) {
 	l := &o.listing
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -39,15 +55,18 @@ func (f *fileSystem) list(o *openFile, off uint64) ([]tier.ListEntry, error) {
 		}
 		l.names = names
 	}
-	return l.names[min(off, uint64(len(l.names))):], nil
+	i, found := slices.BinarySearchFunc(l.names, off, func(e listed, off uint64) int { return cmp.Compare(e.off, off) })
+	if found {
+		i++
+	}
+	return l.names[i:], nil
 }
 
-func (f *fileSystem) readNames(o *openFile) ([]tier.ListEntry, error) {
+func (f *fileSystem) readNames(o *openFile) ([]listed, error) {
 	names, err := f.volume.List(tier.Dir{FD: o.fd, Handle: o.node.handle})
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(names, func(a, b tier.ListEntry) int { return strings.Compare(a.Name, b.Name) })
 	var self, up unix.Stat_t
 	if err := unix.Fstat(o.fd, &self); err != nil {
 		return nil, err
@@ -58,7 +77,27 @@ func (f *fileSystem) readNames(o *openFile) ([]tier.ListEntry, error) {
 			return nil, err
 		}
 	}
-	return slices.Insert(names, 0,
-		tier.ListEntry{Name: ".", Type: unix.S_IFDIR, Ino: self.Ino},
-		tier.ListEntry{Name: "..", Type: unix.S_IFDIR, Ino: up.Ino}), nil
+	return slices.Insert(inOrder(names, xxh3.HashString), 0,
+		listed{tier.ListEntry{Name: ".", Type: unix.S_IFDIR, Ino: self.Ino}, dotOffset},
+		listed{tier.ListEntry{Name: "..", Type: unix.S_IFDIR, Ino: up.Ino}, dotDotOffset}), nil
+}
+
+// inOrder gives names their offsets, and sorts them by these.
+func inOrder(names []tier.ListEntry, hash func(string) uint64) []listed {
+	out := make([]listed, len(names))
+	for i, e := range names {
+		out[i] = listed{e, max(hash(e.Name)>>8, 1) << countBits}
+	}
+	slices.SortFunc(out, func(a, b listed) int {
+		if a.off != b.off {
+			return cmp.Compare(a.off, b.off)
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	for i := 1; i < len(out); i++ {
+		if out[i].off <= out[i-1].off { // of the same hash
+			out[i].off = out[i-1].off + 1
+		}
+	}
+	return out
 }

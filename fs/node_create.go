@@ -15,31 +15,52 @@ import (
 // Create makes a regular file and opens it.
 func (f *fileSystem) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	defer f.answered(metrics.OpCreate, time.Now())
+	if code, ok := f.createdBefore(&in.InHeader, out); ok {
+		return code
+	}
 	parent, dir, l, code := f.directory(in.NodeId)
 	if !code.Ok() {
 		return code
 	}
 	defer l.release()
 	n, fd, err := f.create(dir, name, in.Flags, in.Mode, in.Owner, &out.EntryOut)
-	if errors.Is(err, unix.EEXIST) && in.Flags&unix.O_EXCL == 0 {
+	if errors.Is(err, unix.EEXIST) && in.Flags&unix.O_EXCL == 0 || alreadyThere(&in.InHeader, err) {
 		return f.openExisting(dir, name, in, out)
 	}
 	if err != nil {
 		return f.status("create", parent, err)
 	}
-	o := f.handles.add(n, fd, in.Flags)
+	return f.answerCreate(n, fd, in, out)
+}
+
+// answerCreate makes a handle of fd, which it takes over, and of the lookup of n.
+func (f *fileSystem) answerCreate(n *node, fd int, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
+	o, err := f.addHandle(n, fd, in.Flags, in.Unique)
+	if err != nil {
+		f.inodes.forget(n.id, 1)
+		return f.status("create", n, err)
+	}
 	out.OpenOut = fuse.OpenOut{Fh: o.id, OpenFlags: fuse.FOPEN_KEEP_CACHE}
 	return fuse.OK
 }
 
-// openExisting is Create without O_EXCL for a name that is there. The kernel looks
-// names up before, so it takes a request that is answered for the second time.
+// openExisting is Create for a name that is there. The kernel looks names up before,
+// so it takes a request that is resent; with O_EXCL it always does.
 func (f *fileSystem) openExisting(dir tier.Dir, name string, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
 	n, err := f.lookup(dir, name, &out.EntryOut)
 	if err != nil {
 		return f.status("create", nil, err)
 	}
-	code := f.open(n, in.Flags, &out.OpenOut)
+	code := fuse.OK
+	switch {
+	case n.isRegular() && resent(in.Unique):
+		code = f.status("create", n, f.finishNew(dir, n, in.Mode, in.Owner, &out.EntryOut))
+	case in.Flags&unix.O_EXCL != 0:
+		code = fuse.Status(unix.EEXIST)
+	}
+	if code.Ok() {
+		code = f.open(n, &in.InHeader, in.Flags, &out.OpenOut)
+	}
 	if !code.Ok() {
 		f.inodes.forget(n.id, 1)
 	}
@@ -61,7 +82,7 @@ func (f *fileSystem) create(dir tier.Dir, name string, flags, mode uint32, owner
 	n, err := f.enter(e, out)
 	if err != nil {
 		_ = unix.Close(fd)
-		return nil, -1, err
+		return nil, -1, errors.Join(err, f.volume.Unlink(dir, name))
 	}
 	return n, fd, nil
 }
@@ -115,18 +136,24 @@ func (f *fileSystem) groupOf(dir tier.Dir) (group uint32, setgid bool, err error
 // Mkdir makes a directory.
 func (f *fileSystem) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
 	defer f.answered(metrics.OpMkdir, time.Now())
-	return f.make("mkdir", &in.InHeader, name, in.Mode, out, func(dir int) (func(), error) {
-		err := unix.Mkdirat(dir, name, in.Mode&0o7777)
-		return func() { _ = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) }, err
+	return f.make("mkdir", &in.InHeader, name, in.Mode, out, maker{
+		do:   func(dir int) error { return unix.Mkdirat(dir, name, in.Mode&0o7777) },
+		undo: func(dir int) { _ = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) },
+		made: func(_ int, st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR },
 	})
 }
 
 // Symlink makes a symlink.
 func (f *fileSystem) Symlink(_ <-chan struct{}, in *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
 	defer f.answered(metrics.OpSymlink, time.Now())
-	return f.make("symlink", in, name, 0, out, func(dir int) (func(), error) {
-		err := unix.Symlinkat(target, dir, name)
-		return func() { _ = unix.Unlinkat(dir, name, 0) }, err
+	return f.make("symlink", in, name, 0, out, maker{
+		do:   func(dir int) error { return unix.Symlinkat(target, dir, name) },
+		undo: func(dir int) { _ = unix.Unlinkat(dir, name, 0) },
+		made: func(dir int, _ *unix.Stat_t) bool {
+			b := make([]byte, len(target)+1)
+			n, err := unix.Readlinkat(dir, name, b)
+			return err == nil && string(b[:n]) == target
+		},
 	})
 }
 
@@ -137,9 +164,12 @@ func (f *fileSystem) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out
 	if format := in.Mode & unix.S_IFMT; format == unix.S_IFREG || format == 0 {
 		return f.mknodRegular(in, name, out)
 	}
-	return f.make("mknod", &in.InHeader, name, in.Mode, out, func(dir int) (func(), error) {
-		err := unix.Mknodat(dir, name, in.Mode, int(in.Rdev))
-		return func() { _ = unix.Unlinkat(dir, name, 0) }, err
+	return f.make("mknod", &in.InHeader, name, in.Mode, out, maker{
+		do:   func(dir int) error { return unix.Mknodat(dir, name, in.Mode, int(in.Rdev)) },
+		undo: func(dir int) { _ = unix.Unlinkat(dir, name, 0) },
+		made: func(_ int, st *unix.Stat_t) bool {
+			return st.Mode&unix.S_IFMT == in.Mode&unix.S_IFMT && uint32(st.Rdev) == in.Rdev
+		},
 	})
 }
 
@@ -150,6 +180,9 @@ func (f *fileSystem) mknodRegular(in *fuse.MknodIn, name string, out *fuse.Entry
 	}
 	defer l.release()
 	_, fd, err := f.create(dir, name, unix.O_RDONLY, in.Mode, in.Owner, out)
+	if alreadyThere(&in.InHeader, err) {
+		return f.status("mknod", parent, f.mknodBefore(dir, in, name, out))
+	}
 	if err != nil {
 		return f.status("mknod", parent, err)
 	}
@@ -157,9 +190,16 @@ func (f *fileSystem) mknodRegular(in *fuse.MknodIn, name string, out *fuse.Entry
 	return fuse.OK
 }
 
-// make makes anything but a regular file: do makes it in a directory and returns
-// how to undo that.
-func (f *fileSystem) make(op string, in *fuse.InHeader, name string, mode uint32, out *fuse.EntryOut, do func(dir int) (func(), error)) fuse.Status {
+// maker makes an inode in a directory, takes that back, and tells whether what stands
+// there is what it makes.
+type maker struct {
+	do   func(dir int) error
+	undo func(dir int)
+	made func(dir int, st *unix.Stat_t) bool
+}
+
+// make makes anything but a regular file.
+func (f *fileSystem) make(op string, in *fuse.InHeader, name string, mode uint32, out *fuse.EntryOut, m maker) fuse.Status {
 	if tier.Hidden(name) {
 		return fuse.EPERM
 	}
@@ -168,12 +208,18 @@ func (f *fileSystem) make(op string, in *fuse.InHeader, name string, mode uint32
 		return code
 	}
 	defer l.release()
-	undo, err := do(dir.FD)
+	err := m.do(dir.FD)
+	if alreadyThere(in, err) {
+		var st unix.Stat_t
+		if unix.Fstatat(dir.FD, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && m.made(dir.FD, &st) {
+			err = nil
+		}
+	}
 	if err != nil {
 		return f.status(op, parent, err)
 	}
 	if err := f.enterNew(dir, name, mode, in.Owner, out); err != nil {
-		undo()
+		m.undo(dir.FD)
 		return f.status(op, parent, err)
 	}
 	return fuse.OK
@@ -211,6 +257,9 @@ func (f *fileSystem) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *
 	}
 	defer l.release()
 	e, err := f.link(n, dir, name)
+	if alreadyThere(&in.InHeader, err) {
+		e, err = f.linkedBefore(n, dir, name)
+	}
 	if err == nil {
 		_, err = f.enter(e, out)
 	}
@@ -238,6 +287,9 @@ func (f *fileSystem) link(n *node, dir tier.Dir, name string) (tier.Entry, error
 // Tmpfile makes a regular file without a name and opens it.
 func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
 	defer f.answered(metrics.OpCreate, time.Now())
+	if code, ok := f.createdBefore(&in.InHeader, out); ok {
+		return code
+	}
 	parent, dir, l, code := f.directory(in.NodeId)
 	if !code.Ok() {
 		return code
@@ -254,9 +306,8 @@ func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.Cre
 		_ = unix.Close(fd)
 		return f.status("tmpfile", parent, err)
 	}
-	o := f.handles.add(n, fd, in.Flags)
-	out.OpenOut = fuse.OpenOut{Fh: o.id, OpenFlags: fuse.FOPEN_KEEP_CACHE}
-	return fuse.OK
+	f.keepNode(n) // it has lost its last name before it had any
+	return f.answerCreate(n, fd, in, out)
 }
 
 func (f *fileSystem) enterNameless(dir tier.Dir, fd int, in *fuse.CreateIn, out *fuse.EntryOut) (*node, error) {

@@ -49,12 +49,19 @@ func (f *fileSystem) enter(e tier.Entry, out *fuse.EntryOut) (*node, error) {
 		}
 		return nil, unix.EXDEV
 	}
-	n := f.inodes.enter(e)
+	n, err := f.inodes.enter(e)
+	if err != nil {
+		return nil, err
+	}
+	fillEntry(n, &e.Stat, out)
+	return n, nil
+}
+
+func fillEntry(n *node, st *unix.Stat_t, out *fuse.EntryOut) {
 	*out = fuse.EntryOut{NodeId: n.id, Generation: generation}
-	fillAttr(&e.Stat, &out.Attr)
+	fillAttr(st, &out.Attr)
 	out.SetEntryTimeout(cacheTime)
 	out.SetAttrTimeout(cacheTime)
-	return n, nil
 }
 
 // Forget takes lookups back.

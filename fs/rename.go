@@ -7,8 +7,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
-	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/metrics"
+	"github.com/tierfs/tierfs/tier"
 )
 
 // Unlink removes a name of anything but a directory.
@@ -20,7 +20,7 @@ func (f *fileSystem) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) f
 	}
 	defer l.release()
 	lost := f.keep(dir, name)
-	if err := f.volume.Unlink(dir, name); err != nil {
+	if err := f.volume.Unlink(dir, name); err != nil && !alreadyGone(in, err) {
 		f.unkeep(lost)
 		f.failedName(dir.Handle, name)
 		return f.status("unlink", parent, err)
@@ -37,7 +37,7 @@ func (f *fileSystem) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fu
 	}
 	defer l.release()
 	lost := f.keep(dir, name)
-	if err := f.volume.Rmdir(dir, name); err != nil {
+	if err := f.volume.Rmdir(dir, name); err != nil && !alreadyGone(in, err) {
 		f.unkeep(lost)
 		return f.status("rmdir", parent, err)
 	}
@@ -65,12 +65,7 @@ func (f *fileSystem) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newNa
 		defer other.release()
 		newDir = d
 	}
-	var lost handle.Handle
-	if in.Flags&unix.RENAME_EXCHANGE == 0 {
-		lost = f.keep(newDir, newName)
-	}
-	if err := f.volume.Rename(oldDir, oldName, newDir, newName, in.Flags); err != nil {
-		f.unkeep(lost)
+	if err := f.rename(in, oldDir, oldName, newDir, newName); err != nil {
 		if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) { // those come before any step
 			f.failedName(oldDir.Handle, oldName)
 			f.failedName(newDir.Handle, newName)
@@ -78,4 +73,19 @@ func (f *fileSystem) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newNa
 		return f.status("rename", parent, err)
 	}
 	return fuse.OK
+}
+
+func (f *fileSystem) rename(in *fuse.RenameIn, oldDir tier.Dir, oldName string, newDir tier.Dir, newName string) error {
+	if in.Flags&unix.RENAME_EXCHANGE != 0 {
+		return f.exchange(in, oldDir, oldName, newDir, newName)
+	}
+	if resent(in.Unique) && f.renamedBefore(oldDir, oldName, newDir, newName) {
+		return nil
+	}
+	lost := f.keep(newDir, newName)
+	err := f.volume.Rename(oldDir, oldName, newDir, newName, in.Flags)
+	if err != nil {
+		f.unkeep(lost)
+	}
+	return err
 }

@@ -64,7 +64,7 @@ func (f *fileSystem) mutateAttr(cancel <-chan struct{}, n *node, fd int, in *fus
 	if size, ok := in.GetSize(); ok {
 		m = tier.Mutation{Kind: tier.Truncate, Size: int64(size)}
 	}
-	req := f.request(cancel, in.Pid)
+	req := f.requestOf(cancel, &in.InHeader)
 	defer req.stop()
 	done, err := n.file.Mutate(req, m)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/handle"
+	"github.com/tierfs/tierfs/holder"
 	"github.com/tierfs/tierfs/tier"
 )
 
@@ -26,12 +27,34 @@ func unmounted(t *testing.T) *fileSystem {
 	return f
 }
 
+// newNodes is a table of inodes that no successor gets.
+func newNodes(t *testing.T) *testNodes {
+	t.Helper()
+	m, err := holder.NewTable()
+	check(t, err)
+	t.Cleanup(func() { check(t, m.Close()) })
+	return &testNodes{t, newInodeTable(handle.Handle{Type: 1, Bytes: "root"}, m, nil)}
+}
+
+type testNodes struct {
+	t *testing.T
+	*inodeTable
+}
+
+func (n *testNodes) enter(e tier.Entry) *node {
+	got, err := n.inodeTable.enter(e)
+	if err != nil {
+		n.t.Error(err)
+	}
+	return got
+}
+
 func entryOf(h string) tier.Entry {
 	return tier.Entry{Handle: handle.Handle{Type: 1, Bytes: h}, Stat: unix.Stat_t{Mode: unix.S_IFDIR | 0o755}}
 }
 
 func TestInodeTable(t *testing.T) {
-	table := newInodeTable(handle.Handle{Type: 1, Bytes: "root"})
+	table := newNodes(t)
 	a := table.enter(entryOf("a"))
 	if again := table.enter(entryOf("a")); again != a {
 		t.Error("two nodes of one inode")
@@ -60,7 +83,7 @@ func TestInodeTable(t *testing.T) {
 }
 
 func TestInodeTableInParallel(t *testing.T) {
-	table := newInodeTable(handle.Handle{Type: 1, Bytes: "root"})
+	table := newNodes(t)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -97,10 +120,10 @@ func (k *fakeKernel) EntryNotify(parent uint64, name string) fuse.Status {
 // A notification that the kernel holds up holds nobody else up, and what comes
 // meanwhile is told afterwards, once.
 func TestNotifier(t *testing.T) {
-	table := newInodeTable(handle.Handle{Type: 1, Bytes: "root"})
+	table := newNodes(t)
 	a, b := table.enter(entryOf("a")), table.enter(entryOf("b"))
 	k := &fakeKernel{told: make(chan uint64), release: make(chan struct{})}
-	n := newNotifier(table, nil)
+	n := newNotifier(table.inodeTable, nil)
 	n.kernel = k
 	go n.run()
 	n.changed(a.handle)

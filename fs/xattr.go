@@ -84,7 +84,11 @@ func visibleXAttrs(list []byte) []byte {
 func (f *fileSystem) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, attr string, data []byte) fuse.Status {
 	defer f.answered(metrics.OpSetXAttr, time.Now())
 	return f.changeXAttr("setxattr", cancel, &in.InHeader, attr, func(path string) error {
-		return unix.Setxattr(path, attr, data, int(in.Flags))
+		err := unix.Setxattr(path, attr, data, int(in.Flags))
+		if alreadyThere(&in.InHeader, err) && hasXAttr(path, attr, data) {
+			return nil
+		}
+		return err
 	})
 }
 
@@ -92,8 +96,18 @@ func (f *fileSystem) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, attr 
 func (f *fileSystem) RemoveXAttr(cancel <-chan struct{}, in *fuse.InHeader, attr string) fuse.Status {
 	defer f.answered(metrics.OpRemoveXAttr, time.Now())
 	return f.changeXAttr("removexattr", cancel, in, attr, func(path string) error {
-		return unix.Removexattr(path, attr)
+		err := unix.Removexattr(path, attr)
+		if resent(in.Unique) && err == unix.ENODATA {
+			return nil
+		}
+		return err
 	})
+}
+
+func hasXAttr(path, attr string, data []byte) bool {
+	got := make([]byte, len(data)+1)
+	n, err := unix.Getxattr(path, attr, got)
+	return err == nil && bytes.Equal(got[:n], data)
 }
 
 func (f *fileSystem) changeXAttr(op string, cancel <-chan struct{}, in *fuse.InHeader, attr string, do func(path string) error) fuse.Status {
@@ -106,7 +120,7 @@ func (f *fileSystem) changeXAttr(op string, cancel <-chan struct{}, in *fuse.InH
 	}
 	defer l.release()
 	if n.file != nil {
-		req := f.request(cancel, in.Pid)
+		req := f.requestOf(cancel, in)
 		defer req.stop()
 		done, err := n.file.Mutate(req, tier.Mutation{Kind: tier.Attr})
 		if err != nil {

@@ -167,12 +167,12 @@ func (t *Table) freeSlot(free *[]uint32, usedAt int, room uint64, from, size int
 	}
 	used := t.get64(usedAt)
 	if used == room {
-		return 0, fmt.Errorf("%w: %d slots", ErrTableFull, room)
+		return 0, fmt.Errorf("%w: %w", ErrTableFull, unix.ENOMEM)
 	}
 	if end := int(used+1) * size; end > *ready {
 		length := min(int64(growth), int64(len(t.mem)-from-*ready))
 		if err := unix.Fallocate(t.fd, 0, int64(from+*ready), length); err != nil {
-			return 0, fmt.Errorf("%w: %w", ErrTableFull, err)
+			return 0, fmt.Errorf("%w (%v): %w", ErrTableFull, err, unix.ENOMEM)
 		}
 		*ready += int(length)
 	}
