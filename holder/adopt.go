@@ -19,7 +19,7 @@ var ErrStopping = errors.New("this daemon is about to end")
 // first) and env, in a session of its own, and gives it all that is kept. That process calls Inherit and Supervise. When
 // Adopt returns nil it keeps the descriptors and watches this process.
 //
-// A holder process from before is ended, if it still lives (stopped, for instance). After an error there is none. Adopt
+// A holder process from before is ended, if it still lives (stopped, for instance). After an error there is none, and nobody to be Lost. Adopt
 // takes at most some seconds, in which Put and the like wait.
 func (k *Keeper) Adopt(args, env []string) error {
 	k.speak.Lock()
@@ -32,12 +32,12 @@ func (k *Keeper) Adopt(args, env []string) error {
 	}
 	k.retire(true)
 	l, limit, err := k.startHolder(args, env)
-	if err != nil {
-		return fmt.Errorf("start a holder: %w", err)
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.link, k.lost, k.limit = l, make(chan struct{}), limit
+	if err != nil {
+		return fmt.Errorf("start a holder: %w", err)
+	}
 	if hungUp(l.sock) { // before lose knew the link
 		k.link, k.gone = nil, l
 		close(k.lost)

@@ -19,6 +19,9 @@ import (
 // oomScore makes the kernel look for someone else to kill: behind a mount hangs whoever reads it.
 const oomScore = "-900"
 
+// settle is how long after the end of a context the signal that ended it is waited for.
+const settle = 50 * time.Millisecond
+
 // prepare sets what the daemon shall inherit. What the kernel refuses costs safety under pressure, but no function.
 func (s *supervisor) prepare() {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(oomScore), 0); err != nil {
@@ -165,30 +168,40 @@ func (s *supervisor) listen(ctx context.Context) (stop func()) {
 	signal.Notify(pipe, unix.SIGPIPE)
 	quit := make(chan struct{})
 	var wait sync.WaitGroup
-	wait.Go(func() {
-		ended := ctx.Done()
-		for {
-			sig := unix.SIGTERM
-			select {
-			case got := <-caught:
-				sig = got.(syscall.Signal)
-			case <-ended:
-				ended = nil
-			case <-quit:
-				return
-			}
-			select {
-			case s.signals <- sig:
-			default: // so many wait already that one more says nothing new
-			}
-			_, _ = unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // can only fail when it is awake anyway
-		}
-	})
+	wait.Go(func() { s.gather(ctx, caught, quit) })
 	return func() {
 		signal.Stop(caught)
 		signal.Stop(pipe)
 		close(quit)
 		wait.Wait()
+	}
+}
+
+// gather makes the end of ctx a SIGTERM. Often a signal is what ended it; then that signal is enough.
+func (s *supervisor) gather(ctx context.Context, caught <-chan os.Signal, quit <-chan struct{}) {
+	ended, asked := ctx.Done(), false
+	var settled <-chan time.Time
+	for {
+		sig := unix.SIGTERM
+		select {
+		case got := <-caught:
+			sig = got.(syscall.Signal)
+			asked = asked || sig != unix.SIGHUP
+		case <-ended:
+			ended, settled = nil, time.After(settle)
+			continue
+		case <-settled:
+			if asked {
+				continue
+			}
+		case <-quit:
+			return
+		}
+		select {
+		case s.signals <- sig:
+		default: // so many wait already that one more says nothing new
+		}
+		_, _ = unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // can only fail when it is awake anyway
 	}
 }
 
@@ -211,7 +224,7 @@ func (s *supervisor) forward() {
 
 // remember keeps a signal for the next READY.
 func (s *supervisor) remember(sig syscall.Signal) {
-	if sig != 0 && !slices.Contains(s.pending, sig) {
+	if !slices.Contains(s.pending, sig) {
 		s.log.Info("a signal waits for the next daemon", "signal", sig.String())
 		s.pending = append(s.pending, sig)
 	}
@@ -219,7 +232,7 @@ func (s *supervisor) remember(sig syscall.Signal) {
 
 func (s *supervisor) signal(sig syscall.Signal) {
 	if sig != unix.SIGHUP {
-		s.asked = sig
+		s.asked, s.askedAt = sig, time.Now()
 	}
 	s.log.Info("a signal is passed on to the daemon", "signal", sig.String())
 	if err := unix.PidfdSendSignal(s.pidfd, sig, nil, 0); err != nil {

@@ -96,6 +96,8 @@ func (d *child) do(words []string) (string, error) {
 		return "", nil
 	case "signal":
 		return (<-d.signals).String(), nil
+	case "pending":
+		return strconv.Itoa(len(d.signals)), nil
 	case "adopt":
 		return "", k.Adopt([]string{"holder", "child:adopt", d.plan.json()}, os.Environ())
 	case "exec":

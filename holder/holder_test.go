@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -105,7 +106,9 @@ func adoptChild(arg string) int {
 func runSupervise(p plan, opt Options) int {
 	opt.Args, opt.Env, opt.Hang = p.args(), os.Environ(), p.Hang
 	opt.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	status, err := Supervise(context.Background(), opt)
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGUSR1)
+	defer stop()
+	status, err := Supervise(ctx, opt)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "supervise:", err)
 	}
@@ -200,10 +203,15 @@ func (r *rig) output() string {
 // exit waits for the supervisor's end and returns its status.
 func (r *rig) exit() int {
 	r.t.Helper()
+	return r.exitWithin(patience)
+}
+
+func (r *rig) exitWithin(d time.Duration) int {
+	r.t.Helper()
 	select {
 	case <-r.dead:
 		return r.cmd.ProcessState.ExitCode()
-	case <-time.After(patience):
+	case <-time.After(d):
 		r.t.Fatal("the supervisor does not end")
 		return 0
 	}

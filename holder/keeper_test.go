@@ -61,3 +61,21 @@ func TestParallel(t *testing.T) {
 	<-k.Lost()
 	check(t, k.Close())
 }
+
+// What a daemon has not read when it dies makes the kernel report a reset, before all that the daemon said.
+func TestDeathWithUnreadMessage(t *testing.T) {
+	ours, theirs, err := socketPair()
+	check(t, err)
+	s := &supervisor{kept: map[string]int{}, buf: make([]byte, maxMessage+1), sock: ours, pidfd: -1, previous: -1, wake: -1}
+	check(t, sendMessage(ours, watchdogVar(0), -1))
+	fd, err := memfd("x")
+	check(t, err)
+	check(t, sendMessage(theirs, storeText("a"), fd))
+	closeFD(fd)
+	closeFD(theirs)
+	s.receive(-1)
+	if _, ok := s.kept["a"]; !ok || s.sock >= 0 {
+		t.Errorf("kept %v, socket %d", s.kept, s.sock)
+	}
+	s.close()
+}

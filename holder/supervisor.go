@@ -22,6 +22,8 @@ const (
 	atOnce = 64
 	// late is by how much a wait may last longer than it should. Behind that the supervisor itself did not run.
 	late = time.Second
+	// recent is for how long a daemon may be busy with a signal. Behind that it has done, or refused, what it was asked for.
+	recent = 10 * time.Second
 )
 
 // ErrGaveUp says that the daemon died too often before it was ready.
@@ -80,7 +82,8 @@ func (o Options) Take(name string) (fd int, ok bool) {
 }
 
 // Supervise runs the daemon until it ends because it was asked to, or cannot be started, and returns its exit status (128
-// and the signal's number if a signal ended it). SIGTERM, SIGINT and SIGHUP go to the daemon; the end of ctx is a SIGTERM.
+// and the signal's number if a signal ended it). SIGTERM, SIGINT and SIGHUP go to the daemon; the end of ctx is a
+// SIGTERM, unless one of them ended it.
 //
 // A daemon that dies before it was ever ready is not started again. Later ones are: at once, and with a growing delay if
 // they were not ready; maxFailures of these in a row end it with ErrGaveUp. If the binary was replaced and the new one was
@@ -142,6 +145,7 @@ type supervisor struct {
 	wake    int              // eventfd, for signals
 	pending []syscall.Signal // for the next READY
 	asked   syscall.Signal   // the last SIGTERM or SIGINT that the daemon, as it runs now, got; 0: none
+	askedAt time.Time
 }
 
 func newSupervisor(opt Options) (*supervisor, error) {
@@ -298,7 +302,9 @@ func (s *supervisor) died() (done bool, status int, err error) {
 		s.log.Info("the daemon has ended", "status", status)
 		return true, status, nil
 	}
-	s.remember(s.asked) // it may have died before it could do what it was asked for
+	if s.asked != 0 && time.Since(s.askedAt) < recent {
+		s.remember(s.asked) // it died before it could do what it was asked for
+	}
 	s.asked = 0
 	if !s.ready {
 		s.log.Error("the daemon died before it was ready", "status", status)

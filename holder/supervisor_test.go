@@ -44,7 +44,7 @@ func TestRestartWithAllDescriptors(t *testing.T) {
 func TestPutThenDeath(t *testing.T) {
 	t.Parallel()
 	r := startRig(t, plan{Role: "child:rounds"})
-	if got := r.exit(); got != 42 {
+	if got := r.exitWithin(10 * patience); got != 42 {
 		t.Errorf("exit status %d, want 42", got)
 	}
 	if got := strings.Count(r.output(), "the daemon died and is replaced"); got != rounds {
@@ -118,6 +118,22 @@ func TestSignalsAreForwarded(t *testing.T) {
 		check(t, r.cmd.Process.Signal(sig))
 		d.want(name, "signal")
 	}
+	time.Sleep(2 * settle) // a signal that ends the context, too, comes once
+	d.want("0", "pending")
+	d.ask("stopping")
+	d.ask("exit 0")
+	if got := r.exit(); got != 0 {
+		t.Errorf("exit status %d, want 0", got)
+	}
+}
+
+func TestEndOfContextIsForwarded(t *testing.T) {
+	t.Parallel()
+	r := startRig(t, plan{})
+	d := r.next()
+	d.ask("ready")
+	check(t, r.cmd.Process.Signal(unix.SIGUSR1))
+	d.want("terminated", "signal")
 	d.ask("stopping")
 	d.ask("exit 0")
 	if got := r.exit(); got != 0 {
@@ -153,10 +169,10 @@ func TestSignalsWaitForReady(t *testing.T) {
 
 func TestHungDaemonIsReplaced(t *testing.T) {
 	t.Parallel()
-	const limit = time.Second
+	const limit = 2 * time.Second
 	r := startRig(t, plan{Hang: limit})
 	d := r.next()
-	d.want("500ms", "every")
+	d.want("1s", "every")
 	time.Sleep(limit + limit/2) // nobody is killed while it starts
 	d.ask("ready")
 	for begin := time.Now(); time.Since(begin) < limit+limit/2; time.Sleep(limit / 10) {
@@ -180,7 +196,7 @@ func TestHungDaemonIsReplaced(t *testing.T) {
 // A supervisor that did not run for long has not heard the daemon, which is no fault of the daemon.
 func TestStoppedSupervisorKillsNobody(t *testing.T) {
 	t.Parallel()
-	const limit = time.Second
+	const limit = 2 * time.Second
 	r := startRig(t, plan{Hang: limit})
 	d := r.next()
 	d.ask("ready")
