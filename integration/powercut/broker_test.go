@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/integration/daemon"
 	"github.com/tierfs/tierfs/segment"
@@ -17,7 +21,6 @@ import (
 )
 
 const (
-	partitions      = 3
 	recordsPerBatch = 4
 	payload         = 1100 // bytes of a record: a batch is more than 4 KiB
 	batches         = 5    // of a segment
@@ -26,10 +29,23 @@ const (
 	epochAt         = 12   // in a batch: the leader's epoch, which the batch's checksum leaves out
 )
 
+// pace is how much there is to do.
+type pace struct {
+	partitions int
+	rest       time.Duration // at most, after each change of an old segment
+}
+
+// A busy broker has a flush for one or the other reason all the time; a quiet one shows what tierfs itself flushes.
+var (
+	busy  = pace{partitions: 3}
+	quiet = pace{1, 400 * time.Millisecond}
+)
+
 // broker works on a volume until it is told to stop.
 type broker struct {
 	*view
 	daemon *daemon.Daemon
+	pace   pace
 
 	root    sync.Mutex // one works on the names of the volume's own directory
 	offsets map[string]uint64
@@ -41,8 +57,8 @@ func (b *broker) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
-	errs := make([]error, partitions+1)
-	for i := range partitions {
+	errs := make([]error, b.pace.partitions+1)
+	for i := range b.pace.partitions {
 		all.Go(func() {
 			p := &partition{broker: b, dir: fmt.Sprintf("load-%d", i), random: rand.New(rand.NewPCG(uint64(i), 1))}
 			if errs[i] = p.work(ctx); errs[i] != nil {
@@ -51,8 +67,9 @@ func (b *broker) run(ctx context.Context) error {
 		})
 	}
 	all.Go(func() {
-		if errs[partitions] = b.evict(ctx); errs[partitions] != nil {
-			cancel(errs[partitions])
+		if err := b.evict(ctx); err != nil {
+			errs[b.pace.partitions] = err
+			cancel(err)
 		}
 	})
 	all.Wait()
@@ -135,12 +152,25 @@ func (p *partition) work(ctx context.Context) (err error) {
 		}
 		if err == nil {
 			err = p.old()
+			p.rest(ctx)
 		}
 		if err == nil && p.made >= lifetime {
 			err = p.end()
 		}
 	}
 	return err
+}
+
+// rest does nothing for a while.
+func (p *partition) rest(ctx context.Context) {
+	if p.pace.rest > 0 {
+		timer := time.NewTimer(time.Duration(p.random.Int64N(int64(p.pace.rest))))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
 }
 
 // begin makes the topic.
@@ -150,7 +180,7 @@ func (p *partition) begin() (err error) {
 	p.root.Unlock()
 	if err == nil {
 		p.starts, p.made = []uint64{0}, 0
-		p.active, err = p.create(p.name(0, ".log"))
+		p.active, err = p.create(p.name(0, ".log"), p.mode())
 	}
 	return err
 }
@@ -165,17 +195,22 @@ func (p *partition) roll() error {
 			return err
 		}
 		have = end
-		if p.perhaps() {
-			if err := p.active.sync(); err != nil {
-				return err
-			}
+		var err error
+		switch p.random.IntN(4) {
+		case 0:
+			err = p.active.sync()
+		case 1:
+			err = p.active.syncData()
+		}
+		if err != nil {
+			return err
 		}
 	}
-	err := errors.Join(p.active.sync(), p.make(p.name(start, ".index"), index))
+	err := errors.Join(p.active.sync(), p.index(p.name(start, ".index"), index))
 	if err != nil {
 		return err
 	}
-	fresh, err := p.create(p.name(next, ".log"))
+	fresh, err := p.create(p.name(next, ".log"), p.mode())
 	if err != nil {
 		return err
 	}
@@ -194,6 +229,23 @@ func (p *partition) roll() error {
 	default:
 	}
 	return nil
+}
+
+// mode is how an active segment is opened.
+func (p *partition) mode() int {
+	return []int{0, 0, os.O_APPEND, unix.O_DSYNC}[p.random.IntN(4)]
+}
+
+// index makes a segment's index, by writes or through a mapping.
+func (p *partition) index(name string, b []byte) error {
+	if p.perhaps() {
+		return p.make(name, b)
+	}
+	o, err := p.create(name, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(o.mapped(b), o.Close())
 }
 
 // old does something to a sealed segment, wherever its bytes are, and keeps the number of segments.

@@ -61,6 +61,8 @@ func newDaemon(binary, dir, point, store, writes string) (*daemon.Daemon, error)
 
 // after mounts what a cut has left, starts tierfs on it, and says all that is wrong. An error is what is no tierfs' fault.
 func (w *world) after(ctx context.Context, image string, c cut) (wrong []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	dir := filepath.Dir(image)
 	point, store := filepath.Join(dir, "disk"), filepath.Join(dir, "store")
 	if err := errors.Join(os.Mkdir(point, 0o755), linkAll(c.store, store)); err != nil { // another image may need it, too

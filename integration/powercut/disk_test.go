@@ -51,13 +51,13 @@ func newDisk(ctx context.Context, dir, point string) (_ *disk, err error) {
 	if err := clone(base, filepath.Join(dir, stateFile)); err != nil {
 		return nil, err
 	}
-	if err := d.serve(); err != nil {
+	if err := d.serve(ctx); err != nil {
 		return nil, err
 	}
 	return d, mountImage(filepath.Join(dir, viewDir, imageFile), point, true)
 }
 
-func (d *disk) serve() error {
+func (d *disk) serve(ctx context.Context) error {
 	theirs, mine, err := os.Pipe()
 	if err != nil {
 		return err
@@ -76,14 +76,15 @@ func (d *disk) serve() error {
 	if d.server, err = child.Start(cmd); err != nil {
 		return err
 	}
-	return d.expect("ready")
+	return d.expect(ctx, "ready")
 }
 
 // expect reads a line of the server into what follows the words of the format.
-func (d *disk) expect(format string, into ...any) error {
+func (d *disk) expect(ctx context.Context, format string, into ...any) error {
 	if err := d.says.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
+	defer context.AfterFunc(ctx, func() { _ = d.says.SetReadDeadline(time.Now()) })()
 	line, err := d.lines.ReadString('\n')
 	if err == nil {
 		_, err = fmt.Sscanf(line, format, into...)
@@ -94,24 +95,17 @@ func (d *disk) expect(format string, into ...any) error {
 	return nil
 }
 
-// The orders for a cut: at once, after so many more entries in the log, or with the first flush from there on.
-const (
-	atOnce    = "now"
-	atEntry   = "at"
-	withFlush = "flush"
-)
-
-// still lets the disk stand still, and calls f meanwhile with the number of entries of the log.
-func (d *disk) still(order string, after int, f func(entries int) error) error {
+// still lets the disk stand still, and calls f meanwhile with the number of entries of the log. It gives up when ctx ends.
+func (d *disk) still(ctx context.Context, order string, after int, f func(entries int) error) error {
 	if _, err := fmt.Fprintf(d.orders, "%s %d\n", order, after); err != nil {
 		return err
 	}
 	var entries int
-	if err := d.expect("still %d", &entries); err != nil {
-		return err
+	err := d.expect(ctx, "still %d", &entries)
+	if err == nil {
+		err = f(entries)
 	}
-	err := f(entries)
-	_, thaw := fmt.Fprintln(d.orders, "thaw")
+	_, thaw := fmt.Fprintln(d.orders, "thaw") // whoever gives up still lets it go on, then or later
 	return errors.Join(err, thaw)
 }
 

@@ -23,13 +23,14 @@ type opened struct {
 	view *view
 	name string
 	file *file
+	mode int // flags of open(2)
 }
 
-// create makes an empty file.
-func (v *view) create(name string) (*opened, error) {
-	o := &opened{view: v, name: name, file: &file{states: [][]byte{nil}}}
+// create makes an empty file. mode may be O_APPEND, and O_DSYNC, with which each write is a promise.
+func (v *view) create(name string, mode int) (*opened, error) {
+	o := &opened{view: v, name: name, file: &file{states: [][]byte{nil}}, mode: mode}
 	v.ledger.set(name, o.file)
-	f, err := os.OpenFile(v.at(name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := os.OpenFile(v.at(name), os.O_RDWR|os.O_CREATE|os.O_EXCL|mode, 0o644)
 	o.File = f
 	return o, err
 }
@@ -37,7 +38,7 @@ func (v *view) create(name string) (*opened, error) {
 // open opens a file that is there.
 func (v *view) open(name string) (*opened, error) {
 	f, err := os.OpenFile(v.at(name), os.O_RDWR, 0)
-	return &opened{f, v, name, v.ledger.of(name)}, err
+	return &opened{File: f, view: v, name: name, file: v.ledger.of(name)}, err
 }
 
 // put writes bytes at an offset, which may be the end.
@@ -47,8 +48,35 @@ func (o *opened) put(b []byte, at int) error {
 	copy(changed, old)
 	copy(changed[at:], b)
 	o.view.ledger.change(o.file, changed)
-	_, err := o.WriteAt(b, int64(at))
-	return err
+	write := func() (err error) {
+		if o.mode&os.O_APPEND != 0 {
+			_, err = o.Write(b)
+		} else {
+			_, err = o.WriteAt(b, int64(at))
+		}
+		return err
+	}
+	if o.mode&unix.O_DSYNC != 0 {
+		return o.view.ledger.synced(o.name, o.file, write)
+	}
+	return write()
+}
+
+// mapped writes a file from its beginning through a mapping, as Kafka writes its indexes, and syncs the mapping.
+func (o *opened) mapped(b []byte) error {
+	zeros := make([]byte, len(b))
+	o.view.ledger.change(o.file, zeros)
+	if err := o.Truncate(int64(len(b))); err != nil {
+		return err
+	}
+	pages, err := unix.Mmap(int(o.Fd()), 0, len(b), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	o.view.ledger.change(o.file, b)
+	copy(pages, b)
+	err = o.view.ledger.synced(o.name, o.file, func() error { return unix.Msync(pages, unix.MS_SYNC) })
+	return errors.Join(err, unix.Munmap(pages))
 }
 
 func (o *opened) cut(size int) error {
@@ -60,9 +88,14 @@ func (o *opened) sync() error {
 	return o.view.ledger.synced(o.name, o.file, o.Sync)
 }
 
+// syncData is fdatasync, which promises the bytes and the size, too.
+func (o *opened) syncData() error {
+	return o.view.ledger.synced(o.name, o.file, func() error { return unix.Fdatasync(int(o.Fd())) })
+}
+
 // make makes a file with these bytes, synced.
 func (v *view) make(name string, b []byte) error {
-	o, err := v.create(name)
+	o, err := v.create(name, 0)
 	if err != nil {
 		return err
 	}

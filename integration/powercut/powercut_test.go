@@ -17,6 +17,7 @@ type world struct {
 	dir    string
 	writes string // the mode of the mount
 	cuts   []cut
+	took   time.Duration
 	met    map[string]int // how many files of each sort were found below after the cuts
 }
 
@@ -24,8 +25,9 @@ type world struct {
 type cutter func(ctx context.Context, d *disk, l *ledger, store string) error
 
 // record lets a broker work on a mount until the cuts were made, and takes all down. It fails the test when the broker does.
-func record(t *testing.T, binary, writes string, cut func(*world) cutter) *world {
+func record(t *testing.T, binary, writes string, pace pace, cut func(*world) cutter) *world {
 	t.Helper()
+	began := time.Now()
 	w := &world{dir: t.TempDir(), writes: writes, met: map[string]int{}}
 	diskDir, point, store := w.path("disk"), w.path("point"), w.path("store")
 	for _, dir := range []string{diskDir, point, store} {
@@ -37,17 +39,18 @@ func record(t *testing.T, binary, writes string, cut func(*world) cutter) *world
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = w.work(t, disk, binary, store, cut(w))
+	err = w.work(t, disk, binary, store, pace, cut(w))
 	if err := errors.Join(err, disk.close()); err != nil {
 		t.Fatal(err)
 	}
+	w.took = time.Since(began)
 	return w
 }
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
 
 // work lets the broker work. The disk is mounted.
-func (w *world) work(t *testing.T, disk *disk, binary, store string, cut cutter) (err error) {
+func (w *world) work(t *testing.T, disk *disk, binary, store string, pace pace, cut cutter) (err error) {
 	if err := os.Mkdir(filepath.Join(disk.point, "data"), 0o755); err != nil {
 		return err
 	}
@@ -68,7 +71,7 @@ func (w *world) work(t *testing.T, disk *disk, binary, store string, cut cutter)
 		return err
 	}
 	b := &broker{
-		view: &view{tierfs.Mountpoint(), newLedger()}, daemon: tierfs, offsets: map[string]uint64{}, rolled: make(chan struct{}, 1),
+		view: &view{tierfs.Mountpoint(), newLedger()}, daemon: tierfs, pace: pace, offsets: map[string]uint64{}, rolled: make(chan struct{}, 1),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -82,21 +85,18 @@ func (w *world) work(t *testing.T, disk *disk, binary, store string, cut cutter)
 	return errors.Join(err, <-ended)
 }
 
-// spacing is about how many entries of the disk's log lie between two cuts.
-const spacing = 450
-
-// spread makes so many cuts: with a flush, anywhere, and as soon as something was promised.
-func spread(cuts int) func(*world) cutter {
+// spread makes so many cuts, in turn by these orders. About spacing entries of the disk's log lie between two of them.
+func spread(cuts, spacing int, orders ...string) func(*world) cutter {
 	return func(w *world) cutter {
 		return func(ctx context.Context, disk *disk, l *ledger, store string) error {
 			for i := range cuts {
-				order, after := []string{withFlush, atEntry, atOnce}[i%3], spacing/2+rand.IntN(spacing)
+				order, after := orders[i%len(orders)], 1+rand.IntN(2*spacing)
 				if order == atOnce {
-					if err := l.await(ctx, after/6); err != nil {
+					if err := l.await(ctx, 1+after/6); err != nil {
 						return err
 					}
 				}
-				if err := w.cut(disk, l, store, order, after); err != nil {
+				if err := w.cut(ctx, disk, l, store, order, after); err != nil {
 					return err
 				}
 			}
@@ -105,8 +105,8 @@ func spread(cuts int) func(*world) cutter {
 	}
 }
 
-func (w *world) cut(disk *disk, l *ledger, store, order string, after int) error {
-	return disk.still(order, after, func(entries int) error {
+func (w *world) cut(ctx context.Context, disk *disk, l *ledger, store, order string, after int) error {
+	return disk.still(ctx, order, after, func(entries int) error {
 		c, err := take(entries, l, store, w.path(fmt.Sprintf("store-%d", len(w.cuts))))
 		w.cuts = append(w.cuts, c)
 		return err
@@ -160,43 +160,53 @@ func (w *world) replay(t *testing.T, images int, deaf bool, f func(name string, 
 	}
 }
 
-// counts of cuts, and of images of each.
+// counts of cuts of each kind, and of images of each.
 func counts() (cuts, images int) {
 	if soak() {
-		return 150, 4
+		return 120, 4
 	}
-	return 20, 1
+	return 10, 1
 }
 
 // TestPowerCut is the promise, for each mode of writes.
 func TestPowerCut(t *testing.T) {
+	cuts, images := counts()
 	for _, writes := range []string{"through"} {
 		t.Run(writes, func(t *testing.T) {
-			cuts, images := counts()
-			began := time.Now()
-			w := record(t, tierfs, writes, spread(cuts))
-			t.Logf("recorded in %v", time.Since(began))
-			looked := 0
-			w.replay(t, images, false, func(name string, wrong []string) bool {
-				looked++
-				if len(wrong) > 0 {
-					t.Errorf("%s:\n%s", name, strings.Join(wrong, "\n"))
+			t.Run("busy", func(t *testing.T) {
+				w := record(t, tierfs, writes, busy, spread(cuts, 450, withFlush, atEntry, atOnce))
+				w.holds(t, images)
+				for sort := range sorts {
+					if w.met[sort] == 0 && sort != "unwritten" && sort != "intent" && sort != "renamed" { // those live for a moment
+						t.Errorf("no cut has left a file of the sort %s", sort)
+					}
 				}
-				return true
 			})
-			last := w.cuts[len(w.cuts)-1]
-			t.Logf("%d images of %d cuts in %d entries, with %d promises, met %v, in %v",
-				looked, cuts, last.entries, last.ledger.acks, w.met, time.Since(began))
-			for sort := range sorts {
-				if w.met[sort] == 0 && sort != "unwritten" && sort != "intent" { // those live for a moment
-					t.Errorf("no cut has left a file of the sort %s", sort)
-				}
-			}
+			t.Run("quiet", func(t *testing.T) {
+				w := record(t, tierfs, writes, quiet, spread(cuts, 60, beforeFlush))
+				w.holds(t, images)
+			})
 		})
 	}
 }
 
-// found is how many images of a world were found wrong; it stops at the first.
+// holds fails the test for each image with something wrong.
+func (w *world) holds(t *testing.T, images int) {
+	t.Helper()
+	looked, began := 0, time.Now()
+	w.replay(t, images, false, func(name string, wrong []string) bool {
+		looked++
+		if len(wrong) > 0 {
+			t.Errorf("%s:\n%s", name, strings.Join(wrong, "\n"))
+		}
+		return true
+	})
+	last := w.cuts[len(w.cuts)-1]
+	t.Logf("recorded in %v: %d entries and %d promises; %d images of %d cuts in %v had %v",
+		w.took, last.entries, last.ledger.acks, looked, len(w.cuts), time.Since(began), w.met)
+}
+
+// found is the first thing that is wrong.
 func (w *world) found(t *testing.T, deaf bool) (first string) {
 	t.Helper()
 	w.replay(t, 1, deaf, func(name string, wrong []string) bool {
@@ -212,7 +222,7 @@ func (w *world) found(t *testing.T, deaf bool) (first string) {
 // that answers fsync without one.
 func TestSeesLies(t *testing.T) {
 	t.Run("disk", func(t *testing.T) {
-		w := record(t, tierfs, "through", spread(3))
+		w := record(t, tierfs, "through", busy, spread(3, 300, withFlush))
 		if first := w.found(t, true); first == "" {
 			t.Error("nobody has noticed")
 		} else {
@@ -220,10 +230,10 @@ func TestSeesLies(t *testing.T) {
 		}
 	})
 	t.Run("tierfs", func(t *testing.T) {
-		w := record(t, lying(t), "through", func(w *world) cutter {
+		w := record(t, lying(t), "through", busy, func(w *world) cutter {
 			return func(ctx context.Context, disk *disk, l *ledger, store string) error {
 				for range 3 { // the disk's log has few entries now
-					if err := errors.Join(l.await(ctx, 60), w.cut(disk, l, store, atOnce, 0)); err != nil {
+					if err := errors.Join(l.await(ctx, 60), w.cut(ctx, disk, l, store, atOnce, 0)); err != nil {
 						return err
 					}
 				}

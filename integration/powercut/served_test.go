@@ -24,6 +24,14 @@ const (
 
 const imageNode = 2
 
+// The orders to stand still.
+const (
+	atOnce      = "now"
+	atEntry     = "at"
+	withFlush   = "flush"  // with the first flush from there on
+	beforeFlush = "before" // right before it
+)
+
 // served is a file system with one file, the disk's image. It runs in a process of its own, which touches nothing below its mount.
 // Requests may come in parallel; those that change something are written down one by one.
 type served struct {
@@ -34,14 +42,14 @@ type served struct {
 	mu      sync.Mutex // guards what follows; held while the disk stands still
 	log     *bufio.Writer
 	entries int
-	stopAt  int  // the disk stands still once there are so many entries; 0: never
-	flushed bool // not before a flush
+	order   string // how the disk is to stand still, "" = not at all
+	stopAt  int    // not before there are so many entries
 	thaw    chan struct{}
 }
 
-// serveDisk mounts the image of the disk in dir, says "ready" on stdout, and serves until it is unmounted. Orders come on stdin:
-// "at N" and "flush N" make the disk stand still after N more entries of its log, or with the first flush from there on, and are answered by
-// "still N", as is "now 0"; "thaw" lets it go on.
+// serveDisk mounts the image of the disk in dir, says "ready" on stdout, and serves until it is unmounted. Orders come on stdin: one
+// of those below with a number N makes the disk stand still after N more entries of its log, and is answered by "still" and the
+// number of its entries; "thaw" lets it go on.
 func serveDisk(dir string) error {
 	state, err := os.OpenFile(filepath.Join(dir, stateFile), os.O_RDWR, 0)
 	if err != nil {
@@ -87,12 +95,12 @@ func (s *served) orders(from io.Reader) {
 		if _, err := fmt.Fscan(from, &at); err != nil {
 			return
 		}
-		if word == "now" {
+		if word == atOnce {
 			go s.now()
 			continue
 		}
 		s.mu.Lock()
-		s.stopAt, s.flushed = s.entries+at, word == "flush"
+		s.order, s.stopAt = word, s.entries+at
 		s.mu.Unlock()
 	}
 }
@@ -112,15 +120,17 @@ func (s *served) note(e entry, data []byte) error {
 		return err
 	}
 	s.entries++
-	if s.stopAt == 0 || s.entries < s.stopAt || s.flushed && e.kind != flushEntry {
-		return nil
+	if s.due(atEntry) || e.kind == flushEntry && s.due(withFlush) {
+		return s.stand()
 	}
-	return s.stand()
+	return nil
 }
+
+func (s *served) due(order string) bool { return s.order == order && s.entries >= s.stopAt }
 
 // stand stands still until the thaw. s.mu is held.
 func (s *served) stand() error {
-	s.stopAt = 0
+	s.order = ""
 	if err := s.log.Flush(); err != nil {
 		return err
 	}
@@ -208,6 +218,11 @@ func (s *served) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status 
 func (s *served) Fsync(<-chan struct{}, *fuse.FsyncIn) fuse.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.due(beforeFlush) {
+		if err := s.stand(); err != nil {
+			return status(err)
+		}
+	}
 	return status(s.note(entry{kind: flushEntry}, nil))
 }
 
