@@ -90,12 +90,21 @@ func (f *fileSystem) OnUnmount() {
 	f.closeMemory()
 }
 
-// abandon gives back what is this process' own, and leaves the mount, the memory and
-// what the holder keeps to a successor. The last handler has returned.
-func (f *fileSystem) abandon() {
-	f.handles.abandon()
-	f.inodes.abandon()
+// abandon closes what is this process' own, and leaves the mount, the memory and what
+// the holder keeps to a successor. The last handler has returned. The volume still
+// believes that all is open, as it does when a process dies; a successor over the same
+// volume calls settle when it has rebuilt its tables.
+func (f *fileSystem) abandon() (settle func()) {
+	handles, nodes := f.handles.abandon(), f.inodes.abandon()
 	f.closeMemory()
+	return func() {
+		for _, o := range handles {
+			o.closeFile()
+		}
+		for _, n := range nodes {
+			n.releaseFile()
+		}
+	}
 }
 
 func (f *fileSystem) closeMemory() {

@@ -166,11 +166,13 @@ func (t *handleTable) clear() {
 	}
 }
 
-// abandon gives back what is this process' own, and leaves the rest to a successor.
-func (t *handleTable) abandon() {
-	for _, o := range t.takeAll() {
-		o.end()
+// abandon closes the descriptors of all handles, which stay in memory.
+func (t *handleTable) abandon() map[uint64]*openFile {
+	open := t.takeAll()
+	for _, o := range open {
+		o.put()
 	}
+	return open
 }
 
 func (t *handleTable) takeAll() map[uint64]*openFile {
@@ -198,6 +200,11 @@ func (o *openFile) end() {
 	}
 	n.mu.Unlock()
 	o.put()
+	o.closeFile()
+}
+
+// closeFile tells the volume that the handle is closed.
+func (o *openFile) closeFile() {
 	if o.file != nil {
 		o.file.Closed(o.writes())
 		o.file.Release()

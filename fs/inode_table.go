@@ -179,14 +179,17 @@ func (t *inodeTable) end(n *node) {
 		t.drop(n.id)
 	}
 	t.memory.DropInode(n.slot)
-	n.leave()
+	n.closeSpare()
+	n.releaseFile()
 }
 
-// leave gives back what of a node is this process' own.
-func (n *node) leave() {
+func (n *node) closeSpare() {
 	if n.spare >= 0 {
 		_ = unix.Close(n.spare)
 	}
+}
+
+func (n *node) releaseFile() {
 	if n.file != nil {
 		n.file.Release()
 	}
@@ -223,11 +226,13 @@ func (t *inodeTable) clear() {
 	}
 }
 
-// abandon gives back what is this process' own, and leaves the rest to a successor.
-func (t *inodeTable) abandon() {
-	for _, n := range t.takeAll() {
-		n.leave()
+// abandon closes the descriptors of all nodes, which stay in memory.
+func (t *inodeTable) abandon() map[uint64]*node {
+	nodes := t.takeAll()
+	for _, n := range nodes {
+		n.closeSpare()
 	}
+	return nodes
 }
 
 func (t *inodeTable) takeAll() map[uint64]*node {
