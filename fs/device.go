@@ -44,7 +44,8 @@ type device struct {
 	polled bool
 	wake   int
 
-	silent atomic.Bool // no reply is written any more
+	silent atomic.Bool            // no reply is written any more
+	before func(operation uint32) // tests: called before a reply is written
 
 	mu      sync.Mutex
 	state   deviceState   // guarded by mu
@@ -152,6 +153,9 @@ func (d *device) exchange(request message, buf []byte) {
 	n, status := d.protocol.HandleRequest(x.in[:], x.out[:])
 	if n == 0 && !status.Ok() {
 		n = failure(x.out[0], x.request.unique(), status)
+	}
+	if d.before != nil {
+		d.before(x.request.opcode())
 	}
 	if n > 0 && !d.silent.Load() {
 		if err := d.write(x.out[0][:n]); err != nil {

@@ -11,24 +11,27 @@ import (
 // changed: whoever served it before, or another version, still can.
 var ErrCannotTakeOver = errors.New("the mount cannot be taken over")
 
-// hello reads the kernel's INIT and answers it. It returns both messages, of which a
-// successor needs the bytes.
-func (d *device) hello() (request, reply []byte, err error) {
+// hello reads the kernel's INIT and answers it. keep gets both messages, of which a
+// successor needs the bytes, before the kernel has the answer.
+func (d *device) hello(keep func(request, reply []byte) error) error {
 	buf := d.buffers.get(largePayload)
 	defer d.buffers.put(buf)
 	n, err := d.read(buf[requestStart:])
 	if err != nil {
-		return nil, nil, fmt.Errorf("read INIT: %w", err)
+		return fmt.Errorf("read INIT: %w", err)
 	}
-	request = append(request, buf[requestStart:requestStart+n]...)
-	reply, err = d.introduce(request)
+	request := buf[requestStart : requestStart+n]
+	reply, err := d.introduce(request)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	if _, err := unix.Write(d.fd, reply); err != nil {
-		return nil, nil, fmt.Errorf("answer INIT: %w", err)
+	if err := keep(request, reply); err != nil {
+		return err
 	}
-	return request, reply, nil
+	if err := d.write(reply); err != nil {
+		return fmt.Errorf("answer INIT: %w", err)
+	}
+	return nil
 }
 
 // introduce gives an INIT to the protocol, which learns from it what the kernel can,

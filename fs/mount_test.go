@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -48,6 +49,13 @@ type testMount struct {
 	reg    *prometheus.Registry
 	log    *syncBuffer
 	cfg    mountConfig // of the last start
+
+	// Of a mount that is taken over: what outlives each server.
+	keeper *fakeKeeper
+	past   []*Server // that were left
+	attr   *atomic.Pointer[RootAttr]
+	cut    *atomic.Uint32 // the operation that is not answered any more
+	wasCut chan struct{}
 }
 
 type mountConfig struct {
@@ -55,6 +63,7 @@ type mountConfig struct {
 	fs      Options
 	over    bool // mount over the source
 	prepare func(src string)
+	kept    bool // a successor can take the mount over
 }
 
 func mountTest(t testing.TB, configure ...func(*mountConfig)) *testMount {
@@ -103,9 +112,15 @@ func (m *testMount) start(cfg mountConfig) {
 	if cfg.fs.RootAttr == (RootAttr{}) {
 		cfg.fs.RootAttr = RootAttr{Mode: 0o755}
 	}
+	m.attr = new(atomic.Pointer[RootAttr])
+	m.attr.Store(&cfg.fs.RootAttr)
 	if cfg.fs.SetRootAttr == nil {
-		cfg.fs.SetRootAttr = func(RootAttr) error { return nil }
+		cfg.fs.SetRootAttr = func(a RootAttr) error { m.attr.Store(&a); return nil }
 	}
+	if cfg.kept {
+		m.keep(&cfg.fs)
+	}
+	m.cfg.fs, m.cfg.options = cfg.fs, cfg.options
 	m.server, err = Mount(context.Background(), cfg.fs)
 	check(t, err)
 	m.noPoll()
@@ -117,6 +132,7 @@ func (m *testMount) close() {
 		m.unmount()
 		m.server = nil
 	}
+	m.forget()
 	if m.volume != nil {
 		check(m.t, m.volume.Close())
 		m.volume = nil

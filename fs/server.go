@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -75,7 +76,8 @@ type Options struct {
 	Log     *slog.Logger
 	Metrics *metrics.Fuse
 
-	polled bool // wait in poll(2) in any case
+	polled bool                   // wait in poll(2) in any case
+	before func(operation uint32) // tests: called before a reply is written
 }
 
 // A Server is one mount.
@@ -87,6 +89,7 @@ type Server struct {
 	stop       context.CancelFunc // ends what requests wait for
 	device     *device
 	volume     *tier.Volume
+	left       chan struct{} // closed when no handler runs any more, after leave
 	done       chan struct{} // closed when nothing of the mount runs any more
 }
 
@@ -131,24 +134,33 @@ func newServer(ctx context.Context, opt *Options) (*Server, error) {
 		stop()
 		return nil, err
 	}
-	return &Server{mountpoint: point, fs: f, stop: stop, volume: opt.Volume, done: make(chan struct{})}, nil
+	return &Server{
+		mountpoint: point, fs: f, stop: stop, volume: opt.Volume,
+		left: make(chan struct{}), done: make(chan struct{}),
+	}, nil
 }
 
 // prepare makes the device of a descriptor of /dev/fuse.
 func (s *Server) prepare(fd int, opt Options) {
 	s.fs.fuseFD = fd
 	s.device = newDevice(fd, fuse.NewProtocolServer(s.fs, mountOptions(opt)), opt.Log, s.stop)
+	s.device.before = opt.before
 }
 
 // greet answers the kernel's INIT.
 func (s *Server) greet(opt Options) error {
-	request, reply, err := s.device.hello()
+	err := s.device.hello(func(request, reply []byte) error {
+		s.features = negotiated(reply)
+		if missing := wantedFlags &^ offered(request); missing != 0 {
+			opt.Log.Warn("the kernel lacks FUSE features: the mount works, but slower", "missing", fmt.Sprintf("%#x", missing))
+		}
+		if opt.Table == nil {
+			return nil
+		}
+		return opt.Table.SetInit(request, reply)
+	})
 	if err != nil {
 		return err
-	}
-	s.features = negotiated(reply)
-	if missing := wantedFlags &^ offered(request); missing != 0 {
-		opt.Log.Warn("the kernel lacks FUSE features: the mount works, but slower", "missing", fmt.Sprintf("%#x", missing))
 	}
 	return s.device.setPolled(opt.polled || !s.Resend())
 }
@@ -160,15 +172,31 @@ func (s *Server) serve() {
 	s.volume.OnChange(f.notify.changed)
 	go f.notify.run()
 	s.device.start()
-	go func() {
-		defer close(s.done)
-		<-s.device.ended
-		s.volume.OnChange(nil)
-		f.notify.stop()
-		s.device.close()
+	go s.finish()
+}
+
+// finish waits for the end of the device, and then of everything else.
+func (s *Server) finish() {
+	defer close(s.done)
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		s.fs.askKernel(s.device.ended, func(node uint64) fuse.Status {
+			return s.device.InodeNotify(node, attributes, 0)
+		})
+	})
+	<-s.device.ended
+	s.volume.OnChange(nil)
+	if s.device.silent.Load() {
+		s.fs.abandon()
+		close(s.left)
+	}
+	asking.Wait()
+	s.fs.notify.stop()
+	s.device.close()
+	if !s.device.silent.Load() {
 		_ = unix.Close(s.device.fd)
-		f.OnUnmount()
-	}()
+		s.fs.OnUnmount()
+	}
 }
 
 // tune sets what only the kernel's table of block devices can.
@@ -176,6 +204,11 @@ func (s *Server) tune(opt Options) {
 	own, err := ownMount(s.mountpoint, opt.FsName)
 	if err == nil {
 		s.name = own.Device
+		if opt.Table != nil {
+			if err := opt.Table.SetMount(own.Device, opt.FsName); err != nil {
+				opt.Log.Error("a successor will not know its mount", "err", err)
+			}
+		}
 		err = setReadAhead(own.Device, opt.ReadAhead)
 	}
 	if err != nil {
