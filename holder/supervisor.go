@@ -20,7 +20,7 @@ const (
 	complain = 30 * time.Second
 	// atOnce is how many messages are read before the supervisor looks at everything else again.
 	atOnce = 64
-	// late is by how much a wait may last longer than it should. Behind that the supervisor itself did not run.
+	// late is by how much the supervisor may be late to see that a daemon hangs. Behind that it did not run itself.
 	late = time.Second
 	// recent is for how long a daemon may be busy with a signal. Behind that it has done, or refused, what it was asked for.
 	recent = 10 * time.Second
@@ -216,18 +216,14 @@ func (s *supervisor) wait() error {
 		{Fd: int32(s.pidfd), Events: unix.POLLIN},
 		{Fd: int32(s.sock), Events: unix.POLLIN},
 	}
-	timeout, before := time.Duration(-1), time.Now()
+	timeout := time.Duration(-1)
 	if due := s.due(); !due.IsZero() {
-		timeout = max(0, due.Sub(before))
+		timeout = max(0, time.Until(due))
 	}
 	if err := poll(fds, timeout); err != nil {
 		return err
 	}
 	s.exited = fds[1].Revents != 0
-	if timeout >= 0 && time.Since(before) > timeout+late {
-		// The supervisor did not run, for instance because a freezer stopped it, and probably the daemon with it.
-		s.beat = time.Now()
-	}
 	if fds[0].Revents != 0 {
 		var count [8]byte
 		_, _ = unix.Read(s.wake, count[:]) // nothing to read is fine: it only wakes us
@@ -276,8 +272,11 @@ func (s *supervisor) step() (done bool, status int, err error) {
 // lookAtHang kills a daemon that gives no sign of life. One that sits in the kernel (a hanging disk) does not die then:
 // nothing is started beside it.
 func (s *supervisor) lookAtHang(now time.Time) {
-	switch {
-	case s.dying.IsZero() && s.watched() && now.Sub(s.beat) >= s.opt.Hang:
+	switch hangs := s.dying.IsZero() && s.watched() && now.Sub(s.beat) >= s.opt.Hang; {
+	case hangs && now.Sub(s.beat) >= s.opt.Hang+late:
+		// The supervisor did not run itself, for instance because a freezer stopped it, and probably the daemon with it.
+		s.beat = now
+	case hangs:
 		s.log.Error("the daemon hangs and is killed", "silent", now.Sub(s.beat))
 		if err := unix.PidfdSendSignal(s.pidfd, unix.SIGKILL, nil, 0); err != nil {
 			s.log.Error("the daemon could not be killed", "error", err)

@@ -200,11 +200,13 @@ func TestStoppedSupervisorKillsNobody(t *testing.T) {
 	r := startRig(t, plan{Hang: limit})
 	d := r.next()
 	d.ask("ready")
+	check(t, r.cmd.Process.Signal(unix.SIGHUP))
+	d.want("hangup", "signal") // it has heard READY before
 	check(t, r.cmd.Process.Signal(unix.SIGSTOP))
 	time.Sleep(2*limit + late)
 	check(t, r.cmd.Process.Signal(unix.SIGCONT))
+	time.Sleep(limit / 4) // in which the daemon is silent, but not for too long
 	d.ask("beat")
-	time.Sleep(limit / 4)
 	d.ask("stopping")
 	d.ask("exit 0")
 	if got := r.exit(); got != 0 {
