@@ -252,3 +252,19 @@ func TestRebuildAfterHalfAnEnd(t *testing.T) {
 		t.Errorf("%d inodes, kept %v", l.f.inodes.size(), l.kept.names())
 	}
 }
+
+// The kernel may forget an inode while the release of its last handle is under way.
+func TestForgottenBeforeReleased(t *testing.T) {
+	l := newLives(t, tier.Options{})
+	l.write("a", "a")
+	node, fh := l.open("a", 0)
+	l.f.Forget(node, 1)
+	l.takeOver()
+	if got, code := l.read(fh); got != "a" || !code.Ok() {
+		t.Errorf("%q, %v", got, code)
+	}
+	l.release(fh)
+	if l.f.inodes.size() != 1 {
+		t.Errorf("%d inodes", l.f.inodes.size())
+	}
+}

@@ -3,7 +3,6 @@ package fs
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -460,13 +459,18 @@ func TestResentFsync(t *testing.T) {
 	l.write("a", "a")
 	node, fh := l.open("a", unix.O_RDWR)
 	in := fuse.FsyncIn{InHeader: l.request(node), Fh: fh}
-	l.f.inodes.syncFailed(l.f.inodes.get(node), errors.Join(unix.ENOSPC))
+	o := l.f.handles.get(fh)
+	check(t, unix.Close(o.fd))
+	var err error
+	o.fd, err = unix.Open(l.at("a"), unix.O_PATH|unix.O_CLOEXEC, 0) // of which an fsync fails
+	check(t, err)
+	wantErrno(t, "first", unix.Errno(l.f.Fsync(nil, &in)), unix.EBADF)
 	l.takeOver()
 	in.Unique |= resentBit
-	wantErrno(t, "resent", unix.Errno(l.f.Fsync(nil, &in)), unix.ENOSPC)
+	wantErrno(t, "resent", unix.Errno(l.f.Fsync(nil, &in)), unix.EBADF)
 	next := fuse.FsyncIn{InHeader: l.request(node), Fh: fh}
 	l.ok("the next", l.f.Fsync(nil, &next))
-	wantErrno(t, "the resent one behind it", unix.Errno(l.f.Fsync(nil, &in)), unix.ENOSPC)
+	wantErrno(t, "the resent one behind it", unix.Errno(l.f.Fsync(nil, &in)), unix.EBADF)
 	n := l.f.inodes.get(node)
 	n.sync.since = n.sync.since.Add(-2 * noteLasts)
 	l.ok("one much later", l.f.Fsync(nil, &next))
