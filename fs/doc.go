@@ -28,6 +28,16 @@
 // behind the kernel's back (the blocks of an evicted segment), it says so, and a
 // goroutine of its own tells the kernel.
 //
+// # A successor
+//
+// A server may die at any moment, and another process serve the same mount on
+// ([TakeOver]). The kernel keeps what was not answered and sends it again; until then
+// callers wait. What a successor needs is in a [holder.Table], changed before the
+// kernel learns of a change; descriptors of inodes without a name are with a [Keeper].
+// A request that was carried out and not answered is answered as the first time.
+// Requests and replies pass through memory that is locked, if that is allowed: see
+// [Server.Locked].
+//
 // # Limits
 //
 //   - POSIX ACLs are neither shown nor set. Locks are the kernel's.

@@ -56,6 +56,8 @@ type testMount struct {
 	attr   *atomic.Pointer[RootAttr]
 	cut    *atomic.Uint32 // the operation that is not answered any more
 	wasCut chan struct{}
+
+	interrupts *atomic.Int32 // that the servers got
 }
 
 type mountConfig struct {

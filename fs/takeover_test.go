@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -29,8 +30,11 @@ func (m *testMount) keep(opt *Options) {
 	check(m.t, err)
 	m.keeper = &fakeKeeper{kept: map[string]int{}}
 	opt.Table, opt.Keeper, opt.polled = table, m.keeper, true
-	m.cut, m.wasCut = new(atomic.Uint32), make(chan struct{}, 1)
+	m.cut, m.wasCut, m.interrupts = new(atomic.Uint32), make(chan struct{}, 1), new(atomic.Int32)
 	opt.before = func(op uint32) {
+		if op == opInterrupt {
+			m.interrupts.Add(1)
+		}
 		if m.cut.CompareAndSwap(op, 0) {
 			m.server.device.silent.Store(true)
 			m.wasCut <- struct{}{}
@@ -125,6 +129,8 @@ func (m *testMount) restless(pause time.Duration, serving sync.Locker) (stop fun
 		return times
 	}
 }
+
+const opInterrupt = 36
 
 func kept(c *mountConfig) { c.kept = true }
 
@@ -306,6 +312,53 @@ func TestTakeOverDrained(t *testing.T) {
 			t.Fatalf("line %d is %q", i, line)
 		}
 	}
+}
+
+// Who waits for the store waits on over a takeover, and can still be killed, although
+// an earlier signal's interrupt went to the first server.
+func TestColdReadersOutliveServer(t *testing.T) {
+	m := tieredTest(t, kept, func(c *mountConfig) { c.options.FetchTimeout = -1 })
+	m.fill(1, 200000)
+	m.tierOut()
+	dropPages(t, m.path(segmentPath(0)))
+	fetching := make(chan struct{}, 100)
+	release := make(chan struct{})
+	m.store.SetHook(func(ctx context.Context, op, key string) error {
+		fetching <- struct{}{}
+		select {
+		case <-release:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	defer m.store.SetHook(nil)
+	start := func() *exec.Cmd {
+		cmd := exec.Command("dd", "if="+m.path(segmentPath(0)), "of=/dev/null", "bs=4096", "count=1", "iflag=direct")
+		check(t, cmd.Start())
+		return cmd
+	}
+	before := m.count(metrics.OpRead)
+	victim := start()
+	<-fetching
+	survivor := start()
+	check(t, victim.Process.Signal(unix.SIGUSR1)) // which dd survives
+	m.waitFor("the kernel's interrupt", func() bool { return m.interrupts.Load() > 0 })
+	m.takeOver()
+	m.waitFor("the first server is done", func() bool { return m.count(metrics.OpRead) >= before+2 })
+	check(t, victim.Process.Kill())
+	dead := make(chan error, 1)
+	go func() { dead <- victim.Wait() }()
+	select {
+	case err := <-dead:
+		if err == nil {
+			t.Error("the victim has read something")
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the victim does not die")
+	}
+	close(release)
+	check(t, survivor.Wait())
 }
 
 // Whoever cannot take over says so and leaves the mount to somebody who can.
