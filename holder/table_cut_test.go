@@ -136,6 +136,9 @@ type before content
 func TestTableCutAnywhere(t *testing.T) {
 	table := smallTable(t)
 	w := newWriter(table, 1)
+	for i := range uint64(exchanges) { // from now on old ones are replaced
+		must(t, table.NoteExchange(Exchange{Unique: i + 1, Before: [2]handle.Handle{fileOf("old"), fileOf("older")}}))
+	}
 	var then before
 	cuts := 0
 	table.stored = func() {
