@@ -22,6 +22,7 @@
 //	.tierfs/volume                    JSON: id, name; written once, never replaced: its inode is part of the instance
 //	.tierfs/epoch                     JSON: epoch and nonce of the last mount; replaced at each
 //	.tierfs/reserve/{00 to 07}        nothing: room for tierfs' own files on a disk that is full
+//	.tierfs/reserve/late              nothing: room for what the kernel has accepted; shorter while it is used
 //	.tierfs/root                      JSON: mode and owner of the root as the broker sees them
 //	.tierfs/partitions/{incarnation}  JSON: key prefix, path at minting, layout
 //	.tierfs/intents/{upload}          record: an upload that has begun

@@ -124,11 +124,12 @@ func (v *Volume) Evict(ctx context.Context, p *Partition, s Segment) error {
 	if err := pathError("fsync", "", unix.Fsync(fd)); err != nil {
 		return err
 	}
+	defer v.late.check() // behind the small one
 	defer v.reserve.take()
 	if halfway {
 		return v.finish(f, fd)
 	}
-	if err := v.compareFound(ctx, f, fd); err != nil {
+	if err := v.compareFound(ctx, p, s, fd); err != nil {
 		return err
 	}
 	if reason := p.Evictable(s.Start, bounds); reason != "" {

@@ -69,9 +69,13 @@ type File struct {
 	mutating atomic.Int64
 	// dirty: written through the mount since the last fsync, close or last release for
 	// writing.
-	dirty   atomic.Bool
-	opens   atomic.Int64 // open handles of the broker
-	writers atomic.Int64 // those of them that may write
+	dirty  atomic.Bool
+	synced atomic.Int64 // the tick of the last fsync that succeeded
+	flush  flushPause
+	// reopened: dirty may be what nobody knows better, and the broker syncs no more.
+	reopened atomic.Bool
+	opens    atomic.Int64 // open handles of the broker
+	writers  atomic.Int64 // those of them that may write
 
 	// retained is the file's name below .tierfs/unlinked: see retain.
 	retained atomic.Pointer[string]
@@ -178,6 +182,16 @@ func (f *File) Opened(write bool) {
 	}
 }
 
+// Reopened is Opened for a handle from before a takeover. If it may write, nobody knows
+// what the kernel holds of the file since then, or since the last fsync.
+func (f *File) Reopened(write bool) {
+	f.Opened(write)
+	if write {
+		f.dirty.Store(true)
+		f.reopened.Store(true)
+	}
+}
+
 // Closed undoes Opened. After the last close for writing the file counts as
 // clean: the kernel has flushed what it held.
 func (f *File) Closed(write bool) {
@@ -194,8 +208,9 @@ func (f *File) Closed(write bool) {
 // with one.
 func (f *File) Writable() bool { return f.writers.Load() > 0 }
 
-// Synced tells that an fsync or a close through the mount succeeded: the kernel has
-// handed on all that it held of the file at that time.
+// Synced tells that a close through the mount succeeded: the kernel has handed on all
+// that it held of the file at that time. It may have taken more meanwhile, so that a
+// close by one of several who write says less than an fsync: see Syncing.
 func (f *File) Synced() { f.cleaned() }
 
 func (f *File) cleaned() {

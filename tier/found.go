@@ -49,7 +49,13 @@ func (a *asked) note(err error) {
 // compareFound proves a pair that was found at boot: nobody knows what happened
 // to the file while no tierfs was there. The store is asked first, because it may
 // be away and the bytes take long to read; they are read once.
-func (v *Volume) compareFound(ctx context.Context, f *File, fd int) error {
+func (v *Volume) compareFound(ctx context.Context, p *Partition, s Segment, fd int) error {
+	f := s.File
+	if f.isFound() {
+		if err := v.flushSegment(ctx, p, s, fd); err != nil {
+			return err
+		}
+	}
 	f.mu.RLock()
 	found, rec, before := f.found, f.rec, f.changes.Load()
 	same := f.compared == before+1
@@ -87,6 +93,12 @@ func (v *Volume) compareFound(ctx context.Context, f *File, fd int) error {
 		return err
 	}
 	return refuse(why)
+}
+
+func (f *File) isFound() bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.found
 }
 
 // askFound is hasObject for as long as an eviction may wait, and not soon again

@@ -63,6 +63,7 @@ func (s partitionState) incarnation() marker.Incarnation {
 type segmentEntry struct {
 	start uint64
 	file  *File
+	known int64 // the tick at which it became known: that of the segment's sealing before it
 }
 
 // Segment is one segment of a partition at the time of a look.
@@ -244,10 +245,11 @@ func (p *Partition) find(start uint64) (int, bool) {
 // set puts a file into the catalog under a start offset. The caller holds v.mu.
 func (p *Partition) set(start uint64, f *File) {
 	i, ok := p.find(start)
-	if ok {
-		p.segments[i].file = f
-	} else {
-		p.segments = slices.Insert(p.segments, i, segmentEntry{start, f})
+	switch {
+	case !ok:
+		p.segments = slices.Insert(p.segments, i, segmentEntry{start, f, p.v.ticks.next()})
+	case p.segments[i].file != f:
+		p.segments[i] = segmentEntry{start, f, p.v.ticks.next()}
 	}
 	delete(p.gone, start)
 	delete(p.kept, start)

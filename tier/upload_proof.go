@@ -21,9 +21,9 @@ type Proof struct {
 	beside []besideFile
 }
 
-// Prove makes a sealed segment durable and proves it whole in one pass over its
-// bytes, if the disk has room for an intent: with ENOSPC it fails before it reads
-// anything. It fails with a [*Refused] when the segment is not to be uploaded now,
+// Prove makes sure that the kernel holds nothing of a sealed segment, makes it durable
+// and proves it whole in one pass over its bytes, if the disk has room for an intent:
+// with ENOSPC it fails before it reads anything. It fails with a [*Refused] when the segment is not to be uploaded now,
 // and with a [*NotWhole] when its bytes do not verify: it is then left alone.
 func (v *Volume) Prove(ctx context.Context, p *Partition, s Segment) (_ *Proof, err error) {
 	u := &Upload{v: v, p: p, file: s.File, home: link{p.dir, s.Name()}}
@@ -39,6 +39,9 @@ func (v *Volume) Prove(ctx context.Context, p *Partition, s Segment) (_ *Proof, 
 		return nil, refuse(reason)
 	}
 	if err := v.roomForIntent(); err != nil {
+		return nil, err
+	}
+	if err := u.flushed(ctx, s); err != nil {
 		return nil, err
 	}
 	var settled bool

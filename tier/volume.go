@@ -56,6 +56,20 @@ type Options struct {
 	// (see scanner.unfinished) is decided later.
 	Takeover bool
 
+	// Writeback says that the kernel keeps what the broker wrote and sends it later: see
+	// flushed.go for what follows from it.
+	Writeback bool
+	// Flush makes the kernel send all that it holds of a file, by an fsync through the
+	// mount: the FSYNC then comes in, and [File.Syncing] learns of it. path is the file's
+	// below the mount's root, ino its inode number: another file of that name is an
+	// error. It must end with ctx, and must not run in this process, which could not be
+	// killed while it waits for itself. It is called from the goroutines of Prove and
+	// Evict, with no lock held. nil: what only it could do is not done.
+	Flush func(ctx context.Context, path string, ino uint64) error
+	// DirtyCap is how many bytes the kernel may hold at most where it writes back: Open
+	// keeps a reserve for them, see [Volume.LateReserve]. 0: none.
+	DirtyCap int64
+
 	// DeleteGrace is how long an object outlives its segment.
 	DeleteGrace time.Duration
 
@@ -84,6 +98,8 @@ type Volume struct {
 	starts   starts
 	reserve  reserve
 	retained retained
+	ticks    ticks
+	late     late
 
 	mu         sync.RWMutex // guards what follows
 	id         Identity     // only its epoch and nonce change after Open
@@ -138,20 +154,23 @@ func Open(ctx context.Context, opt Options) (*Volume, error) {
 	}
 	v.planner.v = v
 	v.swaps.init()
-	v.retained.dir = -1
+	v.retained.dir, v.late.fd = -1, -1
 	if v.log == nil {
 		v.log = slog.New(slog.DiscardHandler)
 	}
 	if err := v.openState(); err != nil {
 		return nil, err
 	}
-	v.reserve.log, v.reserve.point = v.log, v.point
+	v.reserve.log, v.reserve.point, v.late.log = v.log, v.point, v.log
 	v.reserve.open(v.dirs.base)
+	v.ticks.begin(opt.Takeover)
 	if err := v.boot(ctx); err != nil {
 		_ = v.Close()
 		return nil, err
 	}
+	v.ticks.booted()
 	v.reserve.take()
+	v.late.open(v.reserve.dir, opt.DirtyCap)
 	return v, nil
 }
 
@@ -254,6 +273,7 @@ func (v *Volume) LockFD() int { return v.dirs.lock }
 // caller has stopped everything that uses the volume.
 func (v *Volume) Close() error {
 	v.retained.close()
+	v.late.close()
 	v.reserve.close()
 	v.dirs.close()
 	return nil
