@@ -39,6 +39,7 @@ type pace struct {
 var (
 	busy  = pace{partitions: 3}
 	quiet = pace{1, 400 * time.Millisecond}
+	idle  = pace{}
 )
 
 // broker works on a volume until it is told to stop.
@@ -283,17 +284,36 @@ func (p *partition) truncate(start uint64) error {
 	return p.change(p.name(start, ".log"), sync, func(o *opened) error { return o.cut(min(ends[1], len(o.file.latest()))) })
 }
 
+// remote makes the topic with segments, and has those evicted that may be.
+func (p *partition) remote(ctx context.Context) error {
+	err := p.begin()
+	for range kept {
+		if err == nil {
+			err = p.roll()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	_, err = p.daemon.Do(ctx, "evict", "--all", p.point)
+	return err
+}
+
 // replace puts another segment of the same batches in the place of one. (By the names that Kafka's cleaner uses for it the topic would be
 // compacted, and not tiered.)
 func (p *partition) replace(start uint64) error {
-	log := p.name(start, ".log")
-	b := slices.Clone(p.ledger.of(log).latest())
-	copy(b[epochAt:], p.epoch())
-	err := errors.Join(p.make(log+".new", b), p.rename(log+".new", log))
+	err := p.replaceBy(start)
 	if err == nil && p.perhaps() {
 		err = p.syncDir(p.dir)
 	}
 	return err
+}
+
+func (p *partition) replaceBy(start uint64) error {
+	log := p.name(start, ".log")
+	b := slices.Clone(p.ledger.of(log).latest())
+	copy(b[epochAt:], p.epoch())
+	return errors.Join(p.make(log+".new", b), p.rename(log+".new", log))
 }
 
 // delete does what Kafka does for retention.

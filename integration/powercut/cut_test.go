@@ -21,11 +21,14 @@ type cut struct {
 	entries int
 	ledger  *ledger
 	store   string // a copy of the store's directory
+	bare    bool   // nothing that was not flushed survives
 }
 
-// take makes the cut, while the disk stands still.
-func take(entries int, l *ledger, store, to string) (cut, error) {
-	return cut{entries, l.copy(), to}, linkAll(store, to)
+// take makes a cut, while the disk stands still.
+func (w *world) take(entries int, l *ledger, store string) error {
+	to := w.path(fmt.Sprintf("store-%d", len(w.cuts)))
+	w.cuts = append(w.cuts, cut{entries: entries, ledger: l.copy(), store: to})
+	return linkAll(store, to)
 }
 
 // linkAll copies a store: objects never change, so a second name for each is enough. Those that are on their way are left out.
@@ -83,6 +86,10 @@ func (w *world) after(ctx context.Context, image string, c cut) (wrong []string,
 			}
 		}
 	}
+	leaks, err := leaked(filepath.Join(point, "data"), rig.FS(store))
+	if err != nil {
+		return nil, err
+	}
 	d, err := newDaemon(tierfs, filepath.Join(dir, "tierfs"), point, store, w.writes)
 	if err != nil {
 		return nil, err
@@ -96,7 +103,8 @@ func (w *world) after(ctx context.Context, image string, c cut) (wrong []string,
 	if err := d.Start(ctx); err != nil {
 		return []string{err.Error()}, nil
 	}
-	return look(ctx, d, c.ledger)
+	wrong, err = look(ctx, d, c.ledger)
+	return append(leaks, wrong...), err
 }
 
 // sorts of files below that a cut should meet.

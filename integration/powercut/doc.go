@@ -10,7 +10,10 @@
 // What has to be there: the bytes of a file as of its last fsync that returned; a name, a rename and an unlink whose directory was
 // fsynced since; a name whose file was fsynced after its creation, which is ext4's promise. What came later may be there or not, zeros
 // where a size arrived before its bytes; but a rename is done or not done. `tierfs check --deep` may name only segments
-// that the load had not fsynced. Then everything that may be evicted is, and has to read as before.
+// that the load had not fsynced, and no object may be in the store that nothing on the disk names. Then everything that may be
+// evicted is, and has to read as before.
+//
+// Other tests cut where tierfs owes a flush to the store or to its next mount, and show that a lie is seen.
 //
 // TIERFS_SOAK=1 makes many cuts, and several images of each.
 package powercut

@@ -22,29 +22,39 @@ type world struct {
 }
 
 // cutter makes cuts while a broker works.
-type cutter func(ctx context.Context, d *disk, l *ledger, store string) error
+type cutter func(ctx context.Context, d *disk, b *broker, store string) error
 
 // record lets a broker work on a mount until the cuts were made, and takes all down. It fails the test when the broker does.
 func record(t *testing.T, binary, writes string, pace pace, cut func(*world) cutter) *world {
 	t.Helper()
-	began := time.Now()
-	w := &world{dir: t.TempDir(), writes: writes, met: map[string]int{}}
-	diskDir, point, store := w.path("disk"), w.path("point"), w.path("store")
-	for _, dir := range []string{diskDir, point, store} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	disk, err := newDisk(t.Context(), diskDir, point)
+	w := newWorld(t, writes)
+	err := w.onDisk(t.Context(), func(disk *disk, store string) error { return w.work(t, disk, binary, store, pace, cut(w)) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = w.work(t, disk, binary, store, pace, cut(w))
-	if err := errors.Join(err, disk.close()); err != nil {
-		t.Fatal(err)
-	}
-	w.took = time.Since(began)
 	return w
+}
+
+func newWorld(t *testing.T, writes string) *world {
+	return &world{dir: t.TempDir(), writes: writes, met: map[string]int{}}
+}
+
+// onDisk calls f with the world's disk, mounted, and an empty store.
+func (w *world) onDisk(ctx context.Context, f func(disk *disk, store string) error) error {
+	dir, point, store := w.path("disk"), w.path("point"), w.path("store")
+	for _, dir := range []string{dir, point, store} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	disk, err := newDisk(ctx, dir, point)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	err = f(disk, store)
+	w.took = time.Since(began)
+	return errors.Join(err, disk.close())
 }
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
@@ -80,7 +90,7 @@ func (w *world) work(t *testing.T, disk *disk, binary, store string, pace pace, 
 		defer cancel()
 		ended <- b.run(ctx)
 	}()
-	err = cut(ctx, disk, b.ledger, store)
+	err = cut(ctx, disk, b, store)
 	cancel()
 	return errors.Join(err, <-ended)
 }
@@ -88,15 +98,15 @@ func (w *world) work(t *testing.T, disk *disk, binary, store string, pace pace, 
 // spread makes so many cuts, in turn by these orders. About spacing entries of the disk's log lie between two of them.
 func spread(cuts, spacing int, orders ...string) func(*world) cutter {
 	return func(w *world) cutter {
-		return func(ctx context.Context, disk *disk, l *ledger, store string) error {
+		return func(ctx context.Context, disk *disk, b *broker, store string) error {
 			for i := range cuts {
 				order, after := orders[i%len(orders)], 1+rand.IntN(2*spacing)
 				if order == atOnce {
-					if err := l.await(ctx, 1+after/6); err != nil {
+					if err := b.ledger.await(ctx, 1+after/6); err != nil {
 						return err
 					}
 				}
-				if err := w.cut(ctx, disk, l, store, order, after); err != nil {
+				if err := w.cut(ctx, disk, b.ledger, store, order, after); err != nil {
 					return err
 				}
 			}
@@ -106,11 +116,7 @@ func spread(cuts, spacing int, orders ...string) func(*world) cutter {
 }
 
 func (w *world) cut(ctx context.Context, disk *disk, l *ledger, store, order string, after int) error {
-	return disk.still(ctx, order, after, func(entries int) error {
-		c, err := take(entries, l, store, w.path(fmt.Sprintf("store-%d", len(w.cuts))))
-		w.cuts = append(w.cuts, c)
-		return err
-	})
+	return disk.still(ctx, order, after, func(entries int) error { return w.take(entries, l, store) })
 }
 
 // shares are how much of what was not flushed survives.
@@ -133,7 +139,7 @@ func (w *world) replay(t *testing.T, images int, deaf bool, f func(name string, 
 		}
 		for k := range images {
 			kept := shares[(i+k)%len(shares)]
-			if deaf {
+			if deaf || c.bare {
 				kept = 0
 			}
 			name := fmt.Sprintf("cut %d after %d entries, %d of them open, %v kept", i, c.entries, len(h.open), kept)
@@ -231,9 +237,9 @@ func TestSeesLies(t *testing.T) {
 	})
 	t.Run("tierfs", func(t *testing.T) {
 		w := record(t, lying(t), "through", busy, func(w *world) cutter {
-			return func(ctx context.Context, disk *disk, l *ledger, store string) error {
+			return func(ctx context.Context, disk *disk, b *broker, store string) error {
 				for range 3 { // the disk's log has few entries now
-					if err := errors.Join(l.await(ctx, 60), w.cut(ctx, disk, l, store, atOnce, 0)); err != nil {
+					if err := errors.Join(b.ledger.await(ctx, 60), w.cut(ctx, disk, b.ledger, store, atOnce, 0)); err != nil {
 						return err
 					}
 				}
