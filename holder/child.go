@@ -25,11 +25,21 @@ const settle = 50 * time.Millisecond
 // prepare sets what the daemon shall inherit. What the kernel refuses costs safety under pressure, but no function.
 func (s *supervisor) prepare() {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(oomScore), 0); err != nil {
-		s.log.Warn("the OOM score cannot be lowered", "error", err)
+		s.later("the OOM score cannot be lowered", err)
 	}
 	if err := raiseFileLimit(); err != nil {
-		s.log.Warn("the limit of open files cannot be raised", "error", err)
+		s.later("the limit of open files cannot be raised", err)
 	}
+}
+
+// later warns when a daemon serves: one that refuses to start says why in one line, which
+// stands alone.
+func (s *supervisor) later(what string, err error) {
+	if s.everReady {
+		s.log.Warn(what, "error", err)
+		return
+	}
+	s.unsaid = append(s.unsaid, func() { s.log.Warn(what, "error", err) })
 }
 
 // raiseFileLimit raises RLIMIT_NOFILE to what the kernel allows at all, or to the hard limit.
@@ -64,7 +74,7 @@ func (s *supervisor) start() error {
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	pid, pidfd, err := spawn(s.kept, map[string]int{nameHolder: theirs}, s.opt.Args, env, attr, func(err error) {
 		if !s.refused {
-			s.log.Warn("PR_SET_IO_FLUSHER was refused", "error", err)
+			s.later("PR_SET_IO_FLUSHER was refused", err)
 		}
 		s.refused = true
 	})
@@ -74,7 +84,7 @@ func (s *supervisor) start() error {
 	}
 	s.pid, s.pidfd, s.sock = pid, pidfd, ours
 	s.ready, s.stopping, s.asked, s.dying, s.beat = false, false, 0, time.Time{}, time.Now()
-	s.log.Info("the daemon was started", "pid", pid, "descriptors", len(s.kept))
+	s.log.Debug("the daemon was started", "pid", pid, "descriptors", len(s.kept))
 	return nil
 }
 
@@ -234,7 +244,7 @@ func (s *supervisor) signal(sig syscall.Signal) {
 	if sig != unix.SIGHUP {
 		s.asked, s.askedAt = sig, time.Now()
 	}
-	s.log.Info("a signal is passed on to the daemon", "signal", sig.String())
+	s.log.Debug("a signal is passed on to the daemon", "signal", sig.String())
 	if err := unix.PidfdSendSignal(s.pidfd, sig, nil, 0); err != nil {
 		s.log.Warn("a signal did not reach the daemon", "signal", sig.String(), "error", err)
 	}

@@ -102,6 +102,10 @@ func (s *supervisor) isReady() {
 		s.tellOuter("READY=1")
 	}
 	s.everReady, s.ready, s.failures = true, true, 0
+	for _, say := range s.unsaid {
+		say()
+	}
+	s.unsaid = nil
 	closeFD(s.previous)
 	s.previous = -1
 	for _, sig := range s.pending {

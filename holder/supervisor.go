@@ -140,6 +140,7 @@ type supervisor struct {
 	complain time.Time // when to say so next
 	badAt    time.Time // when the last bad message was logged
 	refused  bool      // it is known that the kernel refuses PR_SET_IO_FLUSHER
+	unsaid   []func()  // warnings that wait for the first READY
 
 	signals chan syscall.Signal
 	wake    int              // eventfd, for signals
@@ -298,7 +299,9 @@ func (s *supervisor) died() (done bool, status int, err error) {
 		status = 0
 	}
 	if s.stopping || !s.everReady {
-		s.log.Info("the daemon has ended", "status", status)
+		if s.everReady { // else it has said why, and nothing is to come behind that
+			s.log.Info("the daemon has ended", "status", status)
+		}
 		return true, status, nil
 	}
 	if s.asked != 0 && time.Since(s.askedAt) < recent {

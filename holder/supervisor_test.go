@@ -274,6 +274,8 @@ func TestWhatADaemonInherits(t *testing.T) {
 		want = "true -900"
 	}
 	d.want(want+" /dev/null true", "flags")
+	d.ask("ready")
+	d.ask("stopping")
 	d.ask("exit 0")
 	r.exit()
 	if says := strings.Contains(r.output(), "PR_SET_IO_FLUSHER was refused"); says == mayUseResources(t) {

@@ -188,7 +188,27 @@ func OpenTable(fd int) (*Table, error) {
 	return t, err
 }
 
+// InitOf reads the kernel's INIT and the reply to it from the table of a daemon that
+// may be at work, and looks at nothing else but the version. Errors as of OpenTable.
+func InitOf(fd int) (request, reply []byte, err error) {
+	t, err := mapTable(fd, unix.PROT_READ, parseHeader)
+	if err != nil {
+		return nil, nil, err
+	}
+	request, reply = t.Init()
+	return request, reply, unix.Munmap(t.mem)
+}
+
 func openTable(fd int) (*Table, error) {
+	t, err := mapTable(fd, unix.PROT_READ|unix.PROT_WRITE, parseTable)
+	if err != nil {
+		return nil, err
+	}
+	t.fd = fd
+	return t, nil
+}
+
+func mapTable(fd, access int, parse func(mem []byte) (*Table, error)) (*Table, error) {
 	// Without the seal a table that is cut would end the process at the next look.
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
@@ -201,16 +221,15 @@ func openTable(fd int) (*Table, error) {
 	if st.Size < slotsAt || st.Size > sizeOf(maxInodes, maxHandles) {
 		return nil, damaged("it has %d bytes", st.Size)
 	}
-	mem, err := unix.Mmap(fd, 0, int(st.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mem, err := unix.Mmap(fd, 0, int(st.Size), access, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map the table of inodes and handles: %w", err)
 	}
-	t, err := parseTable(mem)
+	t, err := parse(mem)
 	if err != nil {
 		_ = unix.Munmap(mem)
 		return nil, err
 	}
-	t.fd = fd
 	return t, nil
 }
 

@@ -11,21 +11,8 @@ import (
 
 // parseTable looks at every byte of a table that means something. It takes any bytes.
 func parseTable(mem []byte) (*Table, error) {
-	if len(mem) < slotsAt || string(mem[:8]) != tableMagic {
-		return nil, damaged("it does not begin as a table does")
-	}
-	if v := binary.NativeEndian.Uint32(mem[8:]); v != tableVersion {
-		return nil, ErrTableVersion
-	}
-	if binary.NativeEndian.Uint32(mem[sumAt:]) != headerSum(mem) {
-		return nil, damaged("the checksum of the header is wrong")
-	}
-	t := &Table{mem: mem, fd: -1}
-	t.inodes, t.handles = t.get64(inodesAt), t.get64(handlesAt)
-	if t.inodes > maxInodes || t.handles > maxHandles || sizeOf(t.inodes, t.handles) != int64(len(mem)) {
-		return nil, damaged("room for %d inodes and %d handles in %d bytes", t.inodes, t.handles, len(mem))
-	}
-	if err := t.checkHeader(); err != nil {
+	t, err := parseHeader(mem)
+	if err != nil {
 		return nil, err
 	}
 	nodes, err := t.checkInodes()
@@ -41,6 +28,25 @@ func parseTable(mem []byte) (*Table, error) {
 	t.ready = int(t.get64(usedInodesAt)) * inodeSize
 	t.readyH = int(t.get64(usedHandlesAt)) * handleSize
 	return t, nil
+}
+
+// parseHeader is parseTable for what a daemon at work does not change.
+func parseHeader(mem []byte) (*Table, error) {
+	if len(mem) < slotsAt || string(mem[:8]) != tableMagic {
+		return nil, damaged("it does not begin as a table does")
+	}
+	if v := binary.NativeEndian.Uint32(mem[8:]); v != tableVersion {
+		return nil, ErrTableVersion
+	}
+	if binary.NativeEndian.Uint32(mem[sumAt:]) != headerSum(mem) {
+		return nil, damaged("the checksum of the header is wrong")
+	}
+	t := &Table{mem: mem, fd: -1}
+	t.inodes, t.handles = t.get64(inodesAt), t.get64(handlesAt)
+	if t.inodes > maxInodes || t.handles > maxHandles || sizeOf(t.inodes, t.handles) != int64(len(mem)) {
+		return nil, damaged("room for %d inodes and %d handles in %d bytes", t.inodes, t.handles, len(mem))
+	}
+	return t, t.checkHeader()
 }
 
 func (t *Table) checkHeader() error {

@@ -296,3 +296,20 @@ func FuzzTable(f *testing.F) {
 
 // keysOf helps to name what a model and a table have.
 func keysOf[K ~uint64, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+
+// TestInitOf: whoever shall take over looks at a table that is being written.
+func TestInitOf(t *testing.T) {
+	table, err := NewTable()
+	check(t, err)
+	t.Cleanup(func() { check(t, table.Close()) })
+	check(t, table.SetInit([]byte("hello"), []byte("yes")))
+	_, err = table.AddInode(Inode{Number: table.NextNode() + 1, Handle: handle.Handle{Type: 1, Bytes: "x"}}) // half way: above the highest
+	check(t, err)
+	request, reply, err := InitOf(table.FD())
+	if err != nil || string(request) != "hello" || string(reply) != "yes" {
+		t.Errorf("got %q, %q, %v", request, reply, err)
+	}
+	if _, err := OpenTable(table.FD()); !errors.Is(err, ErrTableDamaged) {
+		t.Errorf("a successor takes it: %v", err)
+	}
+}
