@@ -95,13 +95,13 @@ func (f *fileSystem) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	if !code.Ok() {
 		return code
 	}
-	if err := f.sync(o, in); err != nil {
-		return f.status("fsync", o.node, err)
+	if o.file == nil {
+		return f.status("fsync", o.node, f.sync(o, in))
 	}
-	if o.file != nil {
-		o.file.Synced()
-	}
-	return fuse.OK
+	sent := o.file.Syncing()
+	err := f.sync(o, in)
+	sent.Done(err == nil)
+	return f.status("fsync", o.node, err)
 }
 
 func syncFD(fd int, flags uint32) error {

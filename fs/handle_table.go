@@ -73,16 +73,16 @@ func (f *fileSystem) addHandle(n *node, fd int, flags uint32, unique uint64) (*o
 		f.inodes.closed(n)
 		return nil, err
 	}
-	t.enter(o)
+	t.enter(o, (*tier.File).Opened)
 	return o, nil
 }
 
-// enter puts a handle into the tables that has its slot.
-func (t *handleTable) enter(o *openFile) {
+// enter puts a handle into the tables that has its slot, and tells the file by opened.
+func (t *handleTable) enter(o *openFile, opened func(f *tier.File, write bool)) {
 	n := o.node
 	if n.isRegular() {
 		o.file = t.volume.FileOf(n.handle)
-		o.file.Opened(o.writes())
+		opened(o.file, o.writes())
 	}
 	t.mu.Lock()
 	t.byID[o.id] = o

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/holder"
+	"github.com/tierfs/tierfs/tier"
 )
 
 // rebuild makes the tables of a predecessor anew, from memory and from what the
@@ -111,7 +112,7 @@ func (f *fileSystem) rebuildHandle(slot holder.HandleSlot, h holder.Open) {
 			"handle", o.id, "inode", n.String(), "err", err)
 	}
 	f.inodes.opened(n)
-	f.handles.enter(o)
+	f.handles.enter(o, (*tier.File).Reopened)
 }
 
 // openAgain is reopen for a node that may have lost its last name.

@@ -68,6 +68,8 @@ type Options struct {
 	// Fuse is the descriptor of /dev/fuse, for TakeOver alone. The server closes it in
 	// the end.
 	Fuse int
+	// Drained says that the predecessor had answered every request: see [Server.Drain].
+	Drained bool
 
 	// Opened is called with the descriptor of /dev/fuse before anything is mounted: who
 	// keeps a duplicate of it keeps the mount. It stays the server's.

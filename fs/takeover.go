@@ -23,12 +23,15 @@ func TakeOver(ctx context.Context, opt Options) (*Server, error) {
 		return nil, fmt.Errorf("%w: nothing was left", ErrCannotTakeOver)
 	}
 	request, reply := opt.Table.Init()
-	if len(request) < inHeaderBytes || len(reply) < outHeaderBytes {
-		return nil, fmt.Errorf("%w: it was never begun", ErrCannotTakeOver)
+	if err := CanTakeOver(request, reply); err != nil {
+		return nil, err
 	}
 	features := negotiated(reply)
 	opt.Writeback = features&fuse.CAP_WRITEBACK_CACHE != 0
 	opt.NoResend = features&fuse.CAP_HAS_RESEND == 0
+	if opt.NoResend && !opt.Drained {
+		return nil, fmt.Errorf("%w: the kernel does not send again what its daemon had not answered", ErrCannotTakeOver)
+	}
 	s, err := newServer(ctx, &opt)
 	if err != nil {
 		return nil, err
