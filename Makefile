@@ -55,9 +55,10 @@ bench: setup
 
 # The races with all of their interleavings, and the integration tests with longer outages and more rounds.
 soak: setup
-	TIERFS_SOAK=1 scripts/sandbox.sh go test -race -count=1 -timeout 60m ./tier ./upload ./fs
+	TIERFS_SOAK=1 scripts/sandbox.sh go test -race -count=1 -timeout 60m ./tier ./upload ./fs ./holder
 	TIERFS_SOAK=1 scripts/sandbox.sh go test -count=1 -timeout 80m -v ./integration
 	TIERFS_SOAK=1 scripts/sandbox.sh go test -race -count=1 -timeout 60m -v ./integration/crash
+	TIERFS_SOAK=1 scripts/sandbox.sh go test -race -count=1 -timeout 60m -v ./integration/powercut
 
 # Each fuzz target for FUZZTIME (60s here, 3s in `make test`).
 fuzz: build/packages.stamp

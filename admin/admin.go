@@ -8,7 +8,8 @@
 //     this machine), and that stands as the mount's source in
 //     /proc/self/mountinfo. So a command finds the daemon of a mount without
 //     touching the mount.
-//   - A socket that a dead daemon left is replaced; that of a living one never.
+//   - A socket that a dead daemon left is replaced; that of a living one never. A daemon
+//     that takes a mount over goes on with the same socket: who connects meanwhile waits.
 //   - The HTTP listener shows and changes nothing: metrics, health, status.
 //   - Close waits for every request.
 //
@@ -19,7 +20,8 @@
 //
 // On the socket: HTTP with JSON bodies. GET /status (topics=true for the list
 // of topics), GET /segments?partition=PATH, POST /pause, /resume, /unmount, and
-// POST /evict and /check, which answer with one JSON value a line: Line. An
+// POST /evict and /check, which answer with one JSON value a line: Line. POST /upgrade
+// answers before the daemon's binary is replaced, and with an error if it cannot be. An
 // error is {"error": "one line"} with a status of 4xx or 5xx.
 package admin
 
@@ -52,14 +54,19 @@ type Daemon interface {
 	Pause(paused bool)
 	// Unmount unmounts if nobody is in the mount, or says who is (ErrBusy).
 	Unmount() error
+	// Upgrade makes sure that a binary can take the mount over. commit, called when
+	// the answer is out, hands it over: it returns only if that failed.
+	Upgrade(ctx context.Context, what UpgradeRequest) (commit func() error, err error)
 }
 
 // Status is what `tierfs status --json` prints.
 type Status struct {
 	PID        int    `json:"pid"`
+	Binary     string `json:"binary"` // path, as the kernel names it
 	Holder     Holder `json:"holder"`
-	Writes     string `json:"writes"` // through or writeback
-	Takeovers  int    `json:"takeovers"`
+	Writes     string `json:"writes"`               // through or writeback
+	WritesWhy  string `json:"writes_why,omitempty"` // why not writeback
+	Takeovers  uint64 `json:"takeovers"`            // by other daemons, since the mount
 	Version    string `json:"version"`
 	Source     string `json:"source"`
 	Mountpoint string `json:"mountpoint"`
@@ -171,6 +178,11 @@ type Stayed struct {
 	Reason   string `json:"reason"`
 	Segments int64  `json:"segments"`
 	Bytes    int64  `json:"bytes"`
+}
+
+// UpgradeRequest says to what.
+type UpgradeRequest struct {
+	Binary string `json:"binary"` // path
 }
 
 // CheckRequest says how far a check goes.

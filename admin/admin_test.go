@@ -29,6 +29,7 @@ type fake struct {
 	status  Status
 	evict   func(ctx context.Context, progress func(EvictStep)) (EvictResult, error)
 	unmount error
+	upgrade error // what commit fails with
 }
 
 func (f *fake) note(format string, args ...any) {
@@ -68,6 +69,14 @@ func (f *fake) Pause(paused bool) { f.note("pause %v", paused) }
 func (f *fake) Unmount() error {
 	f.note("unmount")
 	return f.unmount
+}
+
+func (f *fake) Upgrade(_ context.Context, what UpgradeRequest) (func() error, error) {
+	f.note("upgrade %s", what.Binary)
+	if what.Binary == "" {
+		return nil, errors.New("no binary")
+	}
+	return func() error { f.note("commit"); return f.upgrade }, nil
 }
 
 func start(t *testing.T, f *fake, change func(*Options)) (*Server, *Client) {
@@ -132,6 +141,30 @@ func TestCommands(t *testing.T) {
 	want := []string{"status true", "segments orders-0", "segments a b&c-0", "check true", "pause true", "pause false"}
 	if diff := cmp.Diff(want, f.calls); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestUpgrade(t *testing.T) {
+	for _, tc := range []struct {
+		name, binary string
+		commit       error
+		calls, err   string
+	}{
+		{"goes ahead", "/new", nil, "upgrade /new,commit", ""},
+		{"fails at the end", "/new", errors.New("exec failed"), "upgrade /new,commit", "exec failed"},
+		{"is refused", "", nil, "upgrade ", "no binary"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := &fake{upgrade: tc.commit}
+			_, c := start(t, f, nil)
+			err := c.Upgrade(t.Context(), UpgradeRequest{tc.binary})
+			if got := fmt.Sprint(err); err != nil && got != tc.err || err == nil && tc.err != "" {
+				t.Errorf("got %v", err)
+			}
+			if got := strings.Join(f.calls, ","); got != tc.calls {
+				t.Errorf("calls: %s", got)
+			}
+		})
 	}
 }
 

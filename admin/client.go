@@ -67,21 +67,59 @@ func (c *Client) Pause(ctx context.Context, paused bool) error {
 	return c.do(ctx, http.MethodPost, "/resume", nil, nil)
 }
 
-// Unmount unmounts and returns when the daemon has ended.
+// Unmount unmounts and returns when the daemon has ended, and its holder, if that is
+// a process of tierfs.
 func (c *Client) Unmount(ctx context.Context) error {
 	s, err := c.Status(ctx, false)
 	if err != nil {
 		return err
 	}
-	pidfd, err := unix.PidfdOpen(s.PID, 0)
-	if err != nil {
-		return fmt.Errorf("watch the daemon, process %d: %w", s.PID, err)
+	pids := []int{s.PID}
+	if s.Holder.Kind == "process" {
+		pids = append(pids, s.Holder.PID)
 	}
-	defer unix.Close(pidfd)
+	var ends []int
+	for _, pid := range pids {
+		pidfd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			return fmt.Errorf("watch the daemon, process %d: %w", pid, err)
+		}
+		defer unix.Close(pidfd)
+		ends = append(ends, pidfd)
+	}
 	if err := c.do(ctx, http.MethodPost, "/unmount", nil, nil); err != nil {
 		return err
 	}
-	return waitExit(ctx, pidfd)
+	for _, pidfd := range ends {
+		if err := waitExit(ctx, pidfd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Upgrade asks the daemon to hand the mount over to another binary, and returns when
+// it is about to. Whether that binary serves is seen by the status.
+func (c *Client) Upgrade(ctx context.Context, what UpgradeRequest) error {
+	body, err := json.Marshal(what)
+	if err != nil {
+		return err
+	}
+	resp, err := c.send(ctx, http.MethodPost, "/upgrade", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	lines := json.NewDecoder(resp.Body)
+	for {
+		var l Line
+		switch err := lines.Decode(&l); {
+		case err != nil: // the process is another binary by now
+			return nil
+		case l.Error != "":
+			return errors.New(l.Error)
+		}
+	}
 }
 
 // waitExit returns when the process of a pidfd has ended.

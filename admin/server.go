@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,9 +18,10 @@ import (
 // Options of a Server.
 type Options struct {
 	Daemon  Daemon
-	RunDir  string // RunDir, but for tests
-	Volume  string // id, which names the socket
-	Listen  string // address of the HTTP listener; "" = none
+	RunDir  string   // RunDir, but for tests
+	Volume  string   // id, which names the socket
+	Control *os.File // the socket of a predecessor, which goes on being used and is closed by Listen; nil: a new one
+	Listen  string   // address of the HTTP listener; "" = none
 	Metrics prometheus.Gatherer
 	// Ready says whether the mount serves reads; it is asked by /readyz.
 	Ready func() error
@@ -29,7 +31,7 @@ type Options struct {
 // Server answers on the control socket and the HTTP listener.
 type Server struct {
 	o          Options
-	control    net.Listener
+	control    *net.UnixListener
 	monitoring net.Listener // nil without an HTTP listener
 	servers    []*http.Server
 	group      errgroup.Group
@@ -40,7 +42,7 @@ type Server struct {
 func Listen(o Options) (*Server, error) {
 	s := &Server{o: o}
 	var err error
-	if s.control, err = listenSocket(o.RunDir, o.Volume); err != nil {
+	if s.control, err = listenControl(o); err != nil {
 		return nil, err
 	}
 	if o.Listen == "" {
@@ -50,6 +52,26 @@ func Listen(o Options) (*Server, error) {
 		return nil, errors.Join(fmt.Errorf("admin.listen = %q: %w; choose another address", o.Listen, err), s.control.Close())
 	}
 	return s, nil
+}
+
+func listenControl(o Options) (*net.UnixListener, error) {
+	if o.Control != nil {
+		return inheritSocket(o.Control)
+	}
+	return listenSocket(o.RunDir, o.Volume)
+}
+
+// Control lends the descriptor of the control socket to use, which may keep a duplicate
+// for a successor. (A file of it would not do: its Fd makes the socket a blocking one.)
+func (s *Server) Control(use func(fd int) error) error {
+	raw, err := s.control.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if e := raw.Control(func(fd uintptr) { err = use(int(fd)) }); e != nil {
+		return e
+	}
+	return err
 }
 
 // Serve answers in the background until Close. It is called once at most, when
@@ -147,9 +169,28 @@ func (s *Server) routes() http.Handler {
 		}
 		writeJSON(w, struct{}{})
 	})
+	mux.HandleFunc("POST /upgrade", s.upgrade)
 	mux.HandleFunc("POST /evict", s.evict)
 	mux.HandleFunc("POST /check", s.check)
 	return mux
+}
+
+// upgrade answers when the new binary may go ahead: the connection does not outlive it.
+func (s *Server) upgrade(w http.ResponseWriter, r *http.Request) {
+	var what UpgradeRequest
+	if !decode(w, r, &what) {
+		return
+	}
+	commit, err := s.o.Daemon.Upgrade(r.Context(), what)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	line := stream(w)
+	line(Line{})
+	if err := commit(); err != nil {
+		line(Line{Error: err.Error()})
+	}
 }
 
 // evict streams the steps and then the result.

@@ -33,7 +33,7 @@ const maxCopies = 16
 // on is replaced. A name that another tierfs answers to, or that a dead mount has, is
 // that of another source of the same volume, a copy or the original, since a source
 // is served by one process only: this one's name then ends in a number.
-func listenSocket(runDir, volume string) (net.Listener, error) {
+func listenSocket(runDir, volume string) (*net.UnixListener, error) {
 	if err := privateDir(runDir); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func listenSocket(runDir, volume string) (net.Listener, error) {
 
 var errAnswers = errors.New("another tierfs answers there")
 
-func listenAt(path string) (net.Listener, error) {
+func listenAt(path string) (*net.UnixListener, error) {
 	probe, err := net.DialTimeout("unix", path, 5*time.Second)
 	switch {
 	case err == nil:
@@ -69,7 +69,7 @@ func listenAt(path string) (net.Listener, error) {
 	case !errors.Is(err, unix.ENOENT):
 		return nil, fmt.Errorf("%s: %w; remove it if no tierfs serves this volume", path, err)
 	}
-	l, err := net.Listen("unix", path)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if errors.Is(err, unix.EADDRINUSE) { // since the look above
 		return nil, errAnswers
 	}
@@ -80,6 +80,20 @@ func listenAt(path string) (net.Listener, error) {
 		return nil, errors.Join(fmt.Errorf("control socket: %w", err), l.Close())
 	}
 	return l, nil
+}
+
+// inheritSocket goes on with the socket of a predecessor.
+func inheritSocket(f *os.File) (*net.UnixListener, error) {
+	l, err := net.FileListener(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("the predecessor's control socket: %w", err)
+	}
+	control, ok := l.(*net.UnixListener)
+	if !ok {
+		return nil, errors.Join(errors.New("the predecessor's control socket is of another kind"), l.Close())
+	}
+	control.SetUnlinkOnClose(true) // a listener from a descriptor does not by itself
+	return control, nil
 }
 
 // Name is what the control socket is called, to be the mount's source: the

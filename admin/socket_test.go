@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 )
 
 func TestSocket(t *testing.T) {
@@ -64,6 +65,56 @@ func TestSocket(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestInheritedSocket: who connects between two daemons is answered by the second.
+func TestInheritedSocket(t *testing.T) {
+	dir := tempDir(t)
+	o := Options{
+		Daemon: &fake{status: Status{PID: 2}}, RunDir: dir, Volume: volume, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
+	}
+	first, err := Listen(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept *os.File
+	err = first.Control(func(fd int) error {
+		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		kept = os.NewFile(uintptr(dup), "control")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.control.SetUnlinkOnClose(false) // it is killed
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var got Status
+	asked := make(chan error, 1)
+	go func() {
+		var err error
+		got, err = NewClient(dir, volume).Status(t.Context(), false)
+		asked <- err
+	}()
+	o.Control = kept
+	second, err := Listen(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second.Name() != volume {
+		t.Errorf("called %s", second.Name())
+	}
+	second.Serve()
+	if err := <-asked; err != nil || got.PID != 2 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(SocketPath(dir, volume)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is left behind: %v", err)
+	}
 }
 
 func TestSocketEnds(t *testing.T) {

@@ -94,7 +94,6 @@ func (v *validator) mount() {
 	m := &v.cfg.Mount
 	v.oneOf("mount.layout", m.Layout, "auto", "kafka", "iggy", "generic")
 	v.oneOf("mount.writes", m.Writes, "auto", "through", "writeback")
-	v.must(m.Writes != "writeback", "mount.writes", "needs a holder, which this version does not have", `use "auto" or "through"`)
 	v.size("mount.read_ahead", m.ReadAhead, 4*KiB, 16*MiB)
 	v.duration("mount.generic_quiet_time", m.GenericQuietTime, 0, year)
 }

@@ -203,10 +203,6 @@ func wrongValues() map[string]wrongSetting {
 			file: "[mount]\nlayout = \"redpanda\"\n",
 			want: `FILE:2: mount.layout = "redpanda" is not known: use one of ["auto" "kafka" "iggy" "generic"]`,
 		},
-		"writeback": {
-			env:  "TIERFS_MOUNT_WRITES=writeback",
-			want: `TIERFS_MOUNT_WRITES: mount.writes = "writeback" needs a holder, which this version does not have: use "auto" or "through"`,
-		},
 		"backend of later": {
 			file: "[store]\nbackend = \"gcs\"\n",
 			want: `FILE:2: store.backend = "gcs" is not in this version: use "fs" or "s3"`,

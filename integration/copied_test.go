@@ -34,7 +34,7 @@ func TestCopiedSource(t *testing.T) {
 	p.owns()
 	c.mount()
 	c.ownsNot("it is a copy")
-	if ours, theirs := p.status(), c.status(); ours.Volume != theirs.Volume || ours.PID == theirs.PID || ours.PID != p.daemon.Process().PID() {
+	if ours, theirs := p.status(), c.status(); ours.Volume != theirs.Volume || ours.PID == theirs.PID || ours.Holder.PID != p.daemon.Process().PID() {
 		t.Errorf("the original says %+v, the copy %+v", ours, theirs)
 	}
 	c.allWhole()

@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 	if where := os.Getenv(stormAt); where != "" {
 		runStorm(where)
 	}
+	if where := os.Getenv(probeAt); where != "" {
+		runProbe(where)
+	}
 	os.Exit(buildAndRun(m))
 }
 

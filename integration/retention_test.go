@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tierfs/tierfs/integration/child"
+	"github.com/tierfs/tierfs/integration/daemon"
 	"github.com/tierfs/tierfs/integration/proxy"
 	"github.com/tierfs/tierfs/integration/rig"
 )
@@ -165,7 +166,9 @@ func (f *fixture) segmentsLike(topic string) (found []string) {
 // unlinked are the segments that the daemon has open and that have no name any more, but blocks.
 func (f *fixture) unlinked() []string {
 	f.t.Helper()
-	open, err := child.OpenFiles(f.Daemon.Process().PID(), f.Source)
+	pid, err := f.Daemon.PID(daemon.Serves)
+	f.must(err)
+	open, err := child.OpenFiles(pid, f.Source)
 	f.must(err)
 	open = slices.DeleteFunc(open, func(s string) bool {
 		return !strings.HasSuffix(s, "(deleted)") || !strings.Contains(s, ".log") || strings.Contains(s, ".remote") || strings.Contains(s, ".tierfs")

@@ -17,7 +17,7 @@ clean_up() {
   if [ -n "$left" ]; then
     while read -r point; do
       echo "left mounted, detached now: $point" >&2
-      umount -l -- "$point" || true
+      umount -f -- "$point" 2>/dev/null || umount -l -- "$point" || true # by force: who waits for a dead daemon can go
     done <<<"$left"
   fi
   [ -n "$(mounts)" ] || rm -rf --one-file-system -- "$root"

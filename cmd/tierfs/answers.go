@@ -35,8 +35,11 @@ func (d *daemon) Status(topics bool) admin.Status {
 	name, _ := buildVersion()
 	s := admin.Status{
 		PID:                 os.Getpid(),
-		Holder:              admin.Holder{Kind: "none"},
-		Writes:              "through",
+		Binary:              executable(),
+		Holder:              admin.Holder{Kind: string(d.keep.Kind()), PID: d.keep.PID()},
+		Writes:              d.writes.mode,
+		WritesWhy:           d.writes.why,
+		Takeovers:           d.table.Takeovers(),
 		Version:             name,
 		Source:              d.cfg.Mount.Source,
 		Mountpoint:          d.cfg.Mount.Mountpoint,
@@ -84,6 +87,15 @@ func (d *daemon) Status(topics bool) admin.Status {
 		s.Topics = topicList(b.Topics)
 	}
 	return s
+}
+
+// executable is the path of this process' binary, as far as it has one.
+func executable() string {
+	path, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return err.Error()
+	}
+	return path
 }
 
 func message(err error) string {
@@ -185,6 +197,8 @@ func (d *daemon) ready() error {
 
 // Unmount implements admin.Daemon.
 func (d *daemon) Unmount() error {
+	d.flusher.pause()
+	defer d.flusher.resume()
 	err := d.server.Unmount()
 	if !errors.Is(err, unix.EBUSY) {
 		return err

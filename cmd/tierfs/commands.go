@@ -40,7 +40,7 @@ func (p *program) commands() (root *cobra.Command, started *bool) {
 		},
 	}
 	root.AddCommand(
-		p.mountCommand(), p.unmountCommand(), p.statusCommand(), p.lsCommand(), p.evictCommand(),
+		p.mountCommand(), p.daemonCommand(), p.holderCommand(), p.flusherCommand(), p.upgradeCommand(), p.unmountCommand(), p.statusCommand(), p.lsCommand(), p.evictCommand(),
 		p.pauseCommand(), p.resumeCommand(), p.checkCommand(), p.probeCommand(), p.configCommand(), p.versionCommand(),
 	)
 	return root, started

@@ -20,13 +20,15 @@ const crashVariable = "TIERFS_CRASHPOINTS"
 // the test replaces while the daemon runs, so that what prepares a crash does not
 // meet it. Each line is one:
 //
-//	crash POINT@N   at the N-th pass since the file was changed, end by SIGKILL
+//	crash POINT@N   at the N-th pass since the file was changed, end by SIGKILL, and the holder with it
+//	die POINT@N     the same without the holder
 //	hold POINT      stand still there for as long as the file says so
 //
 // Points are the names of package tier's steps, with ":done" behind them. Both are
 // announced on stderr. A file that is missing has no orders.
 type orders struct {
 	path   string
+	holder int // process; 0: none
 	stderr func(format string, args ...any)
 
 	mu     sync.Mutex
@@ -35,8 +37,8 @@ type orders struct {
 }
 
 // crashpoints returns what is called at each step.
-func (p *program) crashpoints() func(step string) {
-	o := &orders{stderr: func(format string, args ...any) { fmt.Fprintf(p.stderr, format, args...) }}
+func (p *program) crashpoints(holder int) func(step string) {
+	o := &orders{holder: holder, stderr: func(format string, args ...any) { fmt.Fprintf(p.stderr, format, args...) }}
 	for _, entry := range p.environ {
 		if path, ok := strings.CutPrefix(entry, crashVariable+"="); ok {
 			o.path = path
@@ -52,10 +54,13 @@ const holdPace = time.Millisecond
 
 func (o *orders) step(point string) {
 	for held := false; ; held = true {
-		crash, hold := o.pass(point, held)
+		crash, die, hold := o.pass(point, held)
 		switch {
-		case crash:
+		case crash, die:
 			o.stderr("crashing at %s\n", point)
+			if crash && o.holder > 0 {
+				_ = unix.Kill(o.holder, unix.SIGKILL)
+			}
 			_ = unix.Kill(unix.Getpid(), unix.SIGKILL)
 			select {}
 		case !hold:
@@ -68,7 +73,7 @@ func (o *orders) step(point string) {
 }
 
 // pass says what is ordered for one pass of a point; again: it has been counted.
-func (o *orders) pass(point string, again bool) (crash, hold bool) {
+func (o *orders) pass(point string, again bool) (crash, die, hold bool) {
 	b, _ := os.ReadFile(o.path)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -82,15 +87,16 @@ func (o *orders) pass(point string, again bool) (crash, hold bool) {
 			continue
 		}
 		switch verb {
-		case "crash":
+		case "crash", "die":
 			if !again {
 				o.passed[point]++
 			}
 			n, err := strconv.Atoi(count)
-			crash = crash || err == nil && o.passed[point] == n
+			now := err == nil && o.passed[point] == n
+			crash, die = crash || now && verb == "crash", die || now && verb == "die"
 		case "hold":
 			hold = true
 		}
 	}
-	return crash, hold
+	return crash, die, hold
 }

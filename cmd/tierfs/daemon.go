@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,6 +16,7 @@ import (
 	"github.com/tierfs/tierfs/chunkcache"
 	"github.com/tierfs/tierfs/config"
 	"github.com/tierfs/tierfs/fs"
+	"github.com/tierfs/tierfs/holder"
 	"github.com/tierfs/tierfs/metrics"
 	"github.com/tierfs/tierfs/tier"
 	"github.com/tierfs/tierfs/upload"
@@ -36,6 +38,15 @@ type daemon struct {
 	server     *fs.Server
 	admin      *admin.Server
 
+	keep     *holder.Keeper
+	table    *holder.Table
+	takeover bool     // the mount was there when this process started
+	drained  bool     // and no request was under way
+	environ  []string // of processes that this one starts
+	upgrades chan upgrade
+	writes   writes
+	flusher  *flusher
+
 	closers []func() error // in the order in which things were opened
 }
 
@@ -52,22 +63,30 @@ func (d *daemon) close() error {
 	return errors.Join(errs...)
 }
 
-// startDaemon mounts, or leaves the source as it was: nothing is changed before the
-// settings, the source and (at a volume's first mount) the store are right, and what
-// was changed until the mount itself fails is taken back.
-func (p *program) startDaemon(ctx context.Context, c *config.Config, log *slog.Logger) (_ *daemon, err error) {
-	d := &daemon{cfg: c, log: log, step: p.crashpoints(), registry: prometheus.NewRegistry()}
+// startDaemon mounts, or takes a mount over. A mount that fails leaves the source as it
+// was: nothing is changed before the settings, the source and (at a volume's first mount)
+// the store are right, and what was changed until the mount itself fails is taken back.
+// A takeover that fails leaves everything to the holder.
+func (p *program) startDaemon(ctx context.Context, keep *holder.Keeper, c *config.Config, log *slog.Logger) (_ *daemon, err error) {
+	d := &daemon{
+		cfg: c, log: log, keep: keep, takeover: keeps(keep, keptFuse), drained: p.handedOver, environ: p.environ, upgrades: make(chan upgrade),
+		step: p.crashpoints(keep.PID()), registry: prometheus.NewRegistry(),
+	}
+	d.flusher = newFlusher(c.Mount.Mountpoint, p.environ)
+	d.opened(func() error { d.flusher.stop(); return nil })
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	d.metrics = metrics.New(d.registry)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close())
 		}
+		if err != nil && !d.takeover {
+			err = errors.Join(err, d.dropKept())
+		}
 	}()
-	if d.source, err = openSource(c, log); err != nil {
+	if err := d.openSource(); err != nil {
 		return nil, err
 	}
-	d.opened(func() error { return d.source.release(d.server != nil) })
 	if d.access, err = openAccess(ctx, c, d.source.known, d.metrics, log); err != nil {
 		return nil, err
 	}
@@ -79,7 +98,7 @@ func (p *program) startDaemon(ctx context.Context, c *config.Config, log *slog.L
 	if err := d.listen(p.runDir); err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil {
+	if err := ctx.Err(); err != nil && !d.takeover {
 		return nil, fmt.Errorf("stopped while starting: %w", err)
 	}
 	if err := d.mount(ctx); err != nil {
@@ -89,36 +108,88 @@ func (p *program) startDaemon(ctx context.Context, c *config.Config, log *slog.L
 	return d, nil
 }
 
+// openSource opens the source and the table, or takes over what a predecessor had open.
+func (d *daemon) openSource() (err error) {
+	if d.takeover {
+		d.source, err = inheritSource(d.keep, d.cfg.Mount.Source)
+	} else {
+		d.source, err = openSource(d.cfg, d.log)
+	}
+	if err != nil {
+		return err
+	}
+	d.opened(func() error { return d.source.release(d.takeover || d.server != nil) })
+	d.table, err = d.openTable()
+	if err != nil {
+		return err
+	}
+	d.opened(d.table.Close)
+	if d.takeover {
+		return nil
+	}
+	return errors.Join(d.keep.Put(keptSource, d.source.fd), d.keep.Put(keptTable, d.table.FD()))
+}
+
+func (d *daemon) openTable() (*holder.Table, error) {
+	if !d.takeover {
+		return holder.NewTable()
+	}
+	fd, err := inherit(d.keep, keptTable)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd) // OpenTable has its own
+	return holder.OpenTable(fd)
+}
+
 // openVolume opens what is on the local disk.
 func (d *daemon) openVolume(ctx context.Context) error {
-	dir, err := openCacheDir(d.cfg, d.source.fd)
+	dir, err := d.openCacheDir()
 	if err != nil {
 		return err
 	}
 	d.opened(func() error { return unix.Close(dir) })
-	if d.cache, err = openCache(d.cfg, dir, d.access.store, d.metrics, d.log); err != nil {
+	if d.cache, err = openCache(d.cfg, d.source.fd, dir, d.access.store, d.metrics, d.log); err != nil {
 		return err
 	}
 	d.opened(d.cache.Close)
-	d.volume, err = openVolume(ctx, d.cfg, d.source.fd, d.access.store, d.cache, d.metrics, d.log, d.step)
+	d.volume, err = d.openTier(ctx)
 	if err != nil {
 		return err
 	}
 	d.opened(d.volume.Close)
-	return nil
+	if d.takeover {
+		return nil
+	}
+	return d.keep.Put(keptLock, d.volume.LockFD())
+}
+
+func (d *daemon) openCacheDir() (int, error) {
+	if d.takeover {
+		return inherit(d.keep, keptCache)
+	}
+	dir, err := openCacheDir(d.cfg, d.source.fd)
+	if err == nil {
+		err = d.keep.Put(keptCache, dir)
+	}
+	return dir, err
 }
 
 // listen opens the sockets, before the mount, which cannot be taken back once
 // somebody is in it.
 func (d *daemon) listen(runDir string) (err error) {
-	d.admin, err = admin.Listen(admin.Options{
+	o := admin.Options{
 		Daemon: d, RunDir: runDir, Volume: d.volume.Identity().ID, Listen: d.cfg.Admin.Listen,
 		Metrics: d.registry, Ready: d.ready, Log: d.log,
-	})
-	if err == nil {
-		d.opened(d.admin.Close)
 	}
-	return err
+	if fd, ok := d.keep.Take(keptControl); ok {
+		o.Control = os.NewFile(uintptr(fd), keptControl)
+	}
+	if d.admin, err = admin.Listen(o); err != nil {
+		return err
+	}
+	d.opened(d.admin.Close)
+	return d.admin.Control(func(fd int) error { return d.keep.Put(keptControl, fd) })
 }
 
 // mount closes the source and mounts. It is the last step that can fail.
@@ -130,7 +201,7 @@ func (d *daemon) mount(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.server, err = fs.Mount(ctx, fs.Options{
+	o := fs.Options{
 		Root:        d.source.fd,
 		Volume:      d.volume,
 		Mountpoint:  d.cfg.Mount.Mountpoint,
@@ -138,10 +209,31 @@ func (d *daemon) mount(ctx context.Context) error {
 		ReadAhead:   int64(d.cfg.Mount.ReadAhead),
 		RootAttr:    fs.RootAttr(root),
 		SetRootAttr: func(a fs.RootAttr) error { return d.volume.SetRootAttr(tier.RootAttr(a)) },
+		Table:       d.table,
+		Keeper:      d.keep,
+		MaxDirty:    dirtyCap,
+		Opened:      func(fuse int) error { return d.keep.Put(keptFuse, fuse) },
 		Log:         d.log,
 		Metrics:     d.metrics.Fuse,
-	})
-	return err
+	}
+	var why string
+	o.Writeback, why = d.wanted()
+	if d.takeover {
+		if o.Fuse, err = inherit(d.keep, keptFuse); err != nil {
+			return err
+		}
+		o.Drained = d.drained
+		d.server, err = fs.TakeOver(ctx, o)
+	} else {
+		d.server, err = fs.Mount(ctx, o)
+	}
+	if err != nil {
+		return err
+	}
+	if err := d.settled(why); err != nil {
+		return errors.Join(err, d.server.Unmount())
+	}
+	return nil
 }
 
 // serve starts what runs beside the mount.

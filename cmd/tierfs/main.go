@@ -2,9 +2,10 @@
 // asks and tells the mounts of this machine.
 //
 // This package parses the command line and wires the other packages together;
-// it decides nothing about segments. `tierfs mount` is the daemon, in the
-// foreground; the other commands talk to it over its control socket (package
-// admin), or work on a source or a store directly.
+// it decides nothing about segments. `tierfs mount` stays in the foreground as the
+// holder of the daemon that serves the mount, its child, or, under systemd with an fd
+// store, as the daemon itself (package holder). The other commands talk to the daemon
+// over its control socket (package admin), or work on a source or a store directly.
 //
 // Exit status: 0 done, 1 it failed or found something, 2 usage. An error is one
 // line on stderr.
@@ -28,7 +29,8 @@ var version = ""
 func main() {
 	p := program{stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), runDir: admin.RunDir}
 	err := p.run(context.Background(), os.Args[1:])
-	if err != nil && !errors.Is(err, errFound) {
+	var said *exitError
+	if err != nil && !errors.Is(err, errFound) && !errors.As(err, &said) {
 		fmt.Fprintln(os.Stderr, "tierfs: "+oneLine(err))
 	}
 	os.Exit(exitStatus(err))
@@ -39,6 +41,7 @@ type program struct {
 	stdout, stderr io.Writer
 	environ        []string
 	runDir         string
+	handedOver     bool // this process is another one's, after an upgrade
 }
 
 // run runs one command.
@@ -68,9 +71,12 @@ func usage(err error) error { return &usageError{err} }
 func exitStatus(err error) int {
 	var u *usageError
 	var c *config.Error
+	var d *exitError
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &d):
+		return d.status
 	case errors.As(err, &u), errors.As(err, &c):
 		return 2
 	}

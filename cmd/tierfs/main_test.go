@@ -45,7 +45,7 @@ func TestExitStatus(t *testing.T) {
 		{"probe gs://bucket", 2, "gcs"},
 		{"check /no/such/dir --store sim:", 1, "no such directory"},
 		{"config --config /no/such/file", 2, "/no/such/file"},
-		{"config --mount-writes writeback", 2, "mount.writes"},
+		{"config --mount-writes direct", 2, "mount.writes"},
 		{"version", 0, ""},
 		{"config", 0, ""},
 		{"help mount", 0, ""},

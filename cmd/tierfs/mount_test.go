@@ -32,7 +32,7 @@ func TestLife(t *testing.T) {
 		}
 	})
 	t.Run("mounted twice", func(t *testing.T) {
-		w.fails(1, []string{w.source, "already", "cannot upgrade", "tierfs unmount " + w.source}, "mount", "--store", "fs:"+w.store, w.source)
+		w.fails(1, []string{w.source, "already", "tierfs upgrade", "tierfs unmount " + w.source}, "mount", "--store", "fs:"+w.store, w.source)
 	})
 	t.Run("evict", func(t *testing.T) {
 		out := w.must("evict", "--all", w.source)
@@ -55,8 +55,8 @@ func TestLife(t *testing.T) {
 		}
 	})
 	w.must("unmount", w.source)
-	if state := processState(w.daemon.cmd.Process.Pid); state != "" && state != "Z" {
-		t.Errorf("unmount did not wait for the daemon: its state is %s", state)
+	if left := w.daemon.processes(); len(left) > 0 {
+		t.Errorf("unmount did not wait for processes %v", left)
 	}
 	w.ended(0)
 	t.Run("after unmount", func(t *testing.T) {
@@ -84,20 +84,10 @@ func pauseAndResume(t *testing.T, w *world) {
 	}
 }
 
-// processState is the letter of a process' state, "" when it is gone.
-func processState(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return ""
-	}
-	_, rest, _ := strings.Cut(string(b), ") ")
-	return rest[:1]
-}
-
 func statusOfNew(t *testing.T, w *world) {
 	t.Helper()
 	s := w.status()
-	if s.PID != w.daemon.cmd.Process.Pid || s.Holder.Kind != "none" || s.Writes != "through" || s.Layout != "kafka" ||
+	if s.Holder.PID != w.daemon.cmd.Process.Pid || s.PID == s.Holder.PID || s.Holder.Kind != "process" || s.Writes != "through" || s.Layout != "kafka" ||
 		!s.Store.Reachable || s.Store.Backend != "fs" || s.Mountpoint != w.source || len(s.Volume) != 32 {
 		t.Errorf("got %+v", s)
 	}
@@ -139,10 +129,7 @@ func TestDeadMount(t *testing.T) {
 	w := newWorld(t, 3)
 	w.mount()
 	w.must("evict", "--all", w.source)
-	if err := w.daemon.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	<-w.daemon.ended
+	w.daemon.kill()
 	w.fails(1, []string{"no daemon answers"}, "status", w.source)
 	if err := os.Rename(w.store, w.store+"-away"); err != nil { // and the store is away
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/config"
+	"github.com/tierfs/tierfs/holder"
 	"github.com/tierfs/tierfs/mountinfo"
 	"github.com/tierfs/tierfs/tier"
 )
@@ -42,6 +43,20 @@ func openSource(c *config.Config, log *slog.Logger) (*source, error) {
 	s := &source{fd: fd}
 	if err := s.free(c.Mount.Source); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return s, nil
+}
+
+// inheritSource is the source of a mount that is taken over: its directory is what the
+// predecessor had open, its path leads into the mount.
+func inheritSource(keep *holder.Keeper, path string) (*source, error) {
+	fd, err := inherit(keep, keptSource)
+	if err != nil {
+		return nil, err
+	}
+	s := &source{fd: fd, known: true}
+	if err := unix.Fstat(fd, &s.before); err != nil {
+		return nil, errors.Join(&os.PathError{Op: "stat", Path: path, Err: err}, unix.Close(fd))
 	}
 	return s, nil
 }
@@ -158,7 +173,7 @@ func clearMount(path string, log *slog.Logger) error {
 			return err
 		}
 		if alive {
-			return fmt.Errorf("%s is mounted by tierfs already; `tierfs unmount %[1]s` ends that mount, and this version cannot upgrade a living one", m.Point)
+			return fmt.Errorf("%s is mounted by tierfs already; `tierfs unmount %[1]s` ends that mount, `tierfs upgrade %[1]s` hands it over to this binary", m.Point)
 		}
 		log.Warn("replacing a dead tierfs mount", "mountpoint", m.Point, "volume", m.Source)
 		if err := unix.Unmount(m.Point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {

@@ -74,7 +74,9 @@ func printStatus(w io.Writer, s *admin.Status) error {
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(table, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
-	row("mount", "%s, source %s, process %d, writes %s", s.Mountpoint, s.Source, s.PID, s.Writes)
+	row("mount", "%s, source %s, process %d", s.Mountpoint, s.Source, s.PID)
+	row("holder", "%s%s, %d takeovers", s.Holder.Kind, when(s.Holder.PID > 0, fmt.Sprintf(" %d", s.Holder.PID)), s.Takeovers)
+	row("writes", "%s", because(s.Writes, s.WritesWhy))
 	row("layout", "%s", orElse(s.Layout, "not known yet"))
 	row("volume", "%s%s", s.Volume, differs(s.VolumeName, s.Volume))
 	row("owner", "%s", because(yes(s.Owner), s.OwnerWhy))

@@ -62,12 +62,12 @@ const unknownFirstFetch = 1 << 20
 
 // firstFetch is the least that a cold read fetches, by the layout as far as the
 // source shows it.
-func firstFetch(c *config.Config) int64 {
+func firstFetch(c *config.Config, root int) int64 {
 	kind := layoutOf(c)
 	if kind == "" {
 		var ok bool
 		kind, ok = layout.Detect(func(dir string) ([]string, error) {
-			entries, err := os.ReadDir(filepath.Join(c.Mount.Source, dir))
+			entries, err := os.ReadDir(fmt.Sprintf("/proc/self/fd/%d/%s", root, dir)) // the path may lead into the mount
 			names := make([]string, 0, len(entries))
 			for _, e := range entries {
 				if name, ok := tier.Visible(e.Name()); ok {
@@ -95,7 +95,7 @@ func layoutOf(c *config.Config) layout.Kind {
 	return layout.Kind(c.Mount.Layout)
 }
 
-func openCache(c *config.Config, dir int, store objstore.Store, m *metrics.Metrics, log *slog.Logger) (*chunkcache.Cache, error) {
+func openCache(c *config.Config, root, dir int, store objstore.Store, m *metrics.Metrics, log *slog.Logger) (*chunkcache.Cache, error) {
 	return chunkcache.New(chunkcache.Options{
 		Dir:                 dir,
 		Store:               store,
@@ -103,7 +103,7 @@ func openCache(c *config.Config, dir int, store objstore.Store, m *metrics.Metri
 		Size:                int64(c.Cache.Size),
 		SizePercent:         c.Cache.SizePercent,
 		MaxObjects:          c.Cache.MaxObjects,
-		FirstFetch:          firstFetch(c),
+		FirstFetch:          firstFetch(c, root),
 		LowWatermarkPercent: c.Cache.LowWatermarkPercent,
 		TrimMinInterval:     max(c.Cache.TrimMinInterval.Std(), 1), // 0 would be the cache's own default
 		Concurrency:         c.Fetch.Concurrency,
@@ -114,21 +114,33 @@ func openCache(c *config.Config, dir int, store objstore.Store, m *metrics.Metri
 	})
 }
 
-func openVolume(ctx context.Context, c *config.Config, root int, store objstore.Store, cache *chunkcache.Cache, m *metrics.Metrics, log *slog.Logger, step func(string)) (*tier.Volume, error) {
+// openTier opens the volume.
+func (d *daemon) openTier(ctx context.Context) (*tier.Volume, error) {
+	c := d.cfg
 	o := tier.Options{
-		Root:          root,
+		Root:          d.source.fd,
+		Takeover:      d.takeover,
+		Flush:         d.flusher.flush,
 		Layout:        layoutOf(c),
 		QuietTime:     c.Mount.GenericQuietTime.Std(),
-		Store:         store,
-		Cache:         cache,
+		Store:         d.access.store,
+		Cache:         d.cache,
 		Prefix:        c.Store.Prefix,
 		Name:          c.Store.Volume,
 		TakeOwnership: c.Store.TakeOwnership,
 		BusyTimeout:   c.Fetch.BusyTimeout.Std(),
 		DeleteGrace:   c.Retention.DeleteGrace.Std(),
-		Log:           log,
-		Metrics:       m.Tier,
-		Step:          step,
+		Log:           d.log,
+		Metrics:       d.metrics.Tier,
+		Step:          d.step,
+	}
+	if d.takeover {
+		lock, err := inherit(d.keep, keptLock)
+		if err != nil {
+			return nil, err
+		}
+		defer unix.Close(lock) // the volume has its own
+		o.Lock = lock
 	}
 	switch c.Fetch.Timeout {
 	case config.Auto:

@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,8 +89,7 @@ func (w *world) write(name string, b []byte) {
 // ended.
 func (w *world) detach() {
 	if w.daemon != nil && w.daemon.running() {
-		_ = w.daemon.cmd.Process.Kill()
-		<-w.daemon.ended
+		w.daemon.kill()
 	}
 	for {
 		m, ok, err := mountinfo.At(w.source)
@@ -103,10 +104,14 @@ func (w *world) detach() {
 	}
 }
 
-// daemonProcess is a running `tierfs mount`.
+// worlds tells the processes of one mount from those of another.
+var worlds atomic.Int64
+
+// daemonProcess is a running `tierfs mount`: a holder, and the daemon that is its child.
 type daemonProcess struct {
-	cmd   *exec.Cmd
-	ended chan struct{}
+	cmd   *exec.Cmd     // of the holder
+	mark  string        // in the environment of both
+	ended chan struct{} // closed when both have ended
 
 	mu    sync.Mutex
 	lines bytes.Buffer  // guarded by mu: stderr
@@ -136,6 +141,30 @@ func (d *daemonProcess) running() bool {
 	}
 }
 
+// processes are the holder and the daemon, as far as they live.
+func (d *daemonProcess) processes() (pids []int) {
+	environs, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, path := range environs {
+		if b, err := os.ReadFile(path); err == nil && bytes.Contains(b, []byte(d.mark+"\x00")) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// kill ends all of them, and none may start another one while it lasts.
+func (d *daemonProcess) kill() {
+	for all := d.processes(); len(all) > 0; all = d.processes() {
+		for _, s := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
+			for _, pid := range all {
+				_ = unix.Kill(pid, s)
+			}
+		}
+	}
+	<-d.ended
+}
+
 // await waits until the log says something so many times.
 func (d *daemonProcess) await(t *testing.T, what string, times int) {
 	t.Helper()
@@ -161,7 +190,8 @@ func (w *world) command(args ...string) *daemonProcess {
 	args = append([]string{"mount", "--store", "fs:" + w.store, "--cache-size", "64 MiB",
 		"--retention-default-local-retention-age", "unlimited", w.source}, args...)
 	d := &daemonProcess{cmd: exec.Command("/proc/self/exe", args...), ended: make(chan struct{}), said: make(chan struct{})}
-	d.cmd.Env = append(os.Environ(), asProgram+"=1")
+	d.mark = fmt.Sprintf("%s=%s %d", asProgram, w.source, worlds.Add(1))
+	d.cmd.Env = append(os.Environ(), d.mark)
 	d.cmd.Stderr = d
 	return d
 }

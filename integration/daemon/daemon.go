@@ -46,7 +46,7 @@ type Options struct {
 	Env        []string // on top of the parent's
 }
 
-// Daemon is one `tierfs mount` and its commands. It keeps its settings and its metrics port over restarts. Start, Stop and Kill
+// Daemon is one `tierfs mount`, that is a holder and the daemon that it runs, and its commands. It keeps its settings and its metrics port over restarts. Start, Stop and Kill
 // must not run in parallel; the commands may.
 type Daemon struct {
 	options Options
@@ -96,7 +96,7 @@ func (d *Daemon) Config() string { return d.config }
 // Log is what the daemon has printed.
 func (d *Daemon) Log() *child.Output { return d.output }
 
-// Process is the daemon's process of the last start.
+// Process is the `tierfs mount` of the last start: it counts as running until the daemon, which has its output, has ended, too.
 func (d *Daemon) Process() *child.Process { return d.process }
 
 // Start mounts, and returns when the daemon says that reads work.
@@ -107,7 +107,7 @@ func (d *Daemon) Start(ctx context.Context) error {
 		return err
 	}
 	if err := d.output.Await(ctx, process, from, "mounted"); err != nil {
-		return errors.Join(fmt.Errorf("tierfs mount: %w", err), process.Kill())
+		return errors.Join(fmt.Errorf("tierfs mount: %w", err), d.Kill())
 	}
 	return nil
 }
@@ -119,6 +119,7 @@ func (d *Daemon) Launch() (*child.Process, error) {
 		args = append(args, d.options.Mountpoint)
 	}
 	cmd := d.command(args)
+	cmd.Env = append(cmd.Env, markVariable+"="+d.options.Dir)
 	cmd.Stdout, cmd.Stderr = d.output, d.output
 	process, err := child.Start(cmd)
 	if err != nil {
@@ -145,14 +146,11 @@ func (d *Daemon) Stop() error {
 	return nil
 }
 
-// Kill ends the daemon by SIGKILL and waits for its end. The dead mount stays.
-func (d *Daemon) Kill() error { return d.process.Kill() }
-
 // Close takes everything down, whatever state it is in: the process, the mount, the log. Errors of a clean stop are returned.
 func (d *Daemon) Close() error {
 	err := d.Stop()
-	if d.process != nil && d.process.Running() {
-		err = errors.Join(err, d.process.Kill())
+	if d.process != nil {
+		err = errors.Join(err, d.Kill())
 	}
 	for range 4 { // a mount may have been made over another one
 		mounted, lookErr := Mounted(d.Mountpoint())
@@ -173,7 +171,12 @@ type Result struct {
 
 // Run runs a tierfs command with these settings. That it ends with another status than 0 is no error here.
 func (d *Daemon) Run(ctx context.Context, args ...string) (Result, error) {
+	return d.runWith(ctx, d.options.Binary, args...)
+}
+
+func (d *Daemon) runWith(ctx context.Context, binary string, args ...string) (Result, error) {
 	cmd := d.command(args)
+	cmd.Path = binary
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	process, err := child.Start(cmd)
@@ -190,7 +193,12 @@ func (d *Daemon) Run(ctx context.Context, args ...string) (Result, error) {
 
 // Do runs a tierfs command that has to succeed and returns its stdout.
 func (d *Daemon) Do(ctx context.Context, args ...string) (string, error) {
-	r, err := d.Run(ctx, args...)
+	return d.DoWith(ctx, d.options.Binary, args...)
+}
+
+// DoWith is Do with another binary.
+func (d *Daemon) DoWith(ctx context.Context, binary string, args ...string) (string, error) {
+	r, err := d.runWith(ctx, binary, args...)
 	if err != nil {
 		return "", err
 	}

@@ -13,6 +13,9 @@ import (
 // Status is the part of `tierfs status --json` that scripts may rely on.
 type Status struct {
 	PID           int    `json:"pid"`
+	Binary        string `json:"binary"`
+	Writes        string `json:"writes"`
+	Takeovers     uint64 `json:"takeovers"`
 	Volume        string `json:"volume"`
 	Owner         bool   `json:"owner"`
 	UploadStalled bool   `json:"upload_stalled"`
@@ -21,6 +24,10 @@ type Status struct {
 		Backend   string `json:"backend"`
 		Reachable bool   `json:"reachable"`
 	} `json:"store"`
+	Holder struct {
+		Kind string `json:"kind"`
+		PID  int    `json:"pid"`
+	} `json:"holder"`
 	Segments map[string]int64 `json:"segments"` // by state
 	Bytes    map[string]int64 `json:"bytes"`    // by place
 }

@@ -26,13 +26,13 @@ var floors = [][]string{
 	{"integration/child", "integration/proxy"},
 	{"integration/daemon", "integration/kafka"},
 	{"integration/rig"},
-	{"integration", "integration/bench", "integration/crash", "integration/demo"},
+	{"integration", "integration/bench", "integration/crash", "integration/demo", "integration/powercut"},
 	{"internal/imports"},
 }
 
 // onlyFor names, for a module from outside, the packages that may know it. Everything else reaches it through them.
 var onlyFor = map[string][]string{
-	"github.com/hanwen/go-fuse/":          {"fs"},
+	"github.com/hanwen/go-fuse/":          {"fs", "integration/powercut"},
 	"github.com/aws/":                     {"objstore/s3", "objstore/s3/s3test"},
 	"github.com/versity/":                 {"objstore/s3/s3test"},
 	"github.com/prometheus/client_golang": {"metrics", "admin", "cmd/tierfs"},

@@ -145,14 +145,15 @@ final class Cluster implements AutoCloseable {
         return admin.describeTopics(List.of(topic)).allTopicNames().get(SECONDS, TimeUnit.SECONDS).get(topic).partitions();
     }
 
+    /** For what the brokers do among themselves, such as copying all of a topic. */
     private static long deadline() {
-        return System.nanoTime() + TimeUnit.SECONDS.toNanos(SECONDS);
+        return System.nanoTime() + TimeUnit.SECONDS.toNanos(5 * SECONDS);
     }
 
     /** A moment before the next look; fails when the time is over. */
     private static void pause(long end, String problem) throws InterruptedException {
         if (System.nanoTime() > end) {
-            throw new IllegalStateException(problem + " after " + SECONDS + " s");
+            throw new IllegalStateException(problem + " after " + 5 * SECONDS + " s");
         }
         Thread.sleep(50);
     }
