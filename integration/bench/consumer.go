@@ -15,7 +15,7 @@ func consumerRows(ctx context.Context, b bench) (rows []row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := brokerRig(ctx, b.install, filepath.Join(b.root, "consumer"), b.binary, rig.FS(bucket))
+	r, err := brokerRig(ctx, b.install, filepath.Join(b.root, "consumer"), b.binary, rig.FS(bucket), "")
 	if err != nil {
 		return nil, err
 	}

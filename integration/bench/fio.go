@@ -15,13 +15,13 @@ import (
 	"github.com/tierfs/tierfs/integration/rig"
 )
 
-// fioFile is what fio reads and writes, in MiB: small enough to stay in the page cache whole.
+// fioFile is what fio reads, in MiB: small enough to stay in the page cache whole.
 const fioFile = 256
 
-// fio runs one job on a file and returns MiB/s.
-func fio(ctx context.Context, path, rw, bs string, more ...string) (float64, error) {
+// fio runs one job on a file of so many MiB and returns MiB/s.
+func fio(ctx context.Context, path, rw, bs string, mib int, more ...string) (float64, error) {
 	args := append([]string{
-		"--name=job", "--filename=" + path, "--rw=" + rw, "--bs=" + bs, fmt.Sprintf("--size=%dm", fioFile),
+		"--name=job", "--filename=" + path, "--rw=" + rw, "--bs=" + bs, fmt.Sprintf("--size=%dm", mib),
 		"--ioengine=psync", "--invalidate=0", "--fallocate=none", "--output-format=json",
 	}, more...)
 	cmd := exec.CommandContext(ctx, "fio", args...)
@@ -51,37 +51,26 @@ func fio(ctx context.Context, path, rw, bs string, more ...string) (float64, err
 func warmRead(path, rw, bs string) side {
 	return side{run: func(ctx context.Context) (float64, error) {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			if _, err := fio(ctx, path, "write", "1m", "--end_fsync=1"); err != nil {
+			if _, err := fio(ctx, path, "write", "1m", fioFile, "--end_fsync=1"); err != nil {
 				return 0, err
 			}
-			if _, err := fio(ctx, path, "read", "1m"); err != nil {
+			if _, err := fio(ctx, path, "read", "1m", fioFile); err != nil {
 				return 0, err
 			}
 		}
-		return fio(ctx, path, rw, bs, "--time_based", "--runtime=2")
+		return fio(ctx, path, rw, bs, fioFile, "--time_based", "--runtime=2")
 	}}
 }
 
-// appends writes a new file in pieces of bs, buffered, without an fsync.
-func appends(path, bs string) side {
-	return side{run: func(ctx context.Context) (float64, error) {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return 0, err
-		}
-		return fio(ctx, path, "write", bs)
-	}}
-}
-
-// fioRows compares the mount with a plain directory on the same disk. The files are named and placed as a broker's segments are.
-// FUSE keeps its page cache in pages of 4 KiB, as tmpfs does, and ext4 and XFS in larger folios: tmpfs shows what that alone costs.
+// fioRows compares reads of the mount with those of a plain directory on the same disk. The files are named and placed as a broker's
+// segments are. FUSE keeps its page cache in pages of 4 KiB, as tmpfs does, and ext4 and XFS in larger folios: tmpfs shows what that
+// alone costs.
 func fioRows(ctx context.Context, b bench) (rows []row, err error) {
 	root := filepath.Join(b.root, "fio")
 	native, source := filepath.Join(root, "native"), filepath.Join(root, "data")
 	for _, dir := range []string{native, source} {
-		for _, topic := range []string{"read-0", "append-0"} {
-			if err := os.MkdirAll(filepath.Join(dir, topic), 0o755); err != nil {
-				return nil, err
-			}
+		if err := os.MkdirAll(filepath.Join(dir, "read-0"), 0o755); err != nil {
+			return nil, err
 		}
 	}
 	memory, err := os.MkdirTemp("/dev/shm", "tierfs-bench-")
@@ -124,18 +113,14 @@ func fioJobs(mount, native, memory string) (jobs []fioJob) {
 		s.name = name
 		return s
 	}
-	path := func(root, topic string) string { return filepath.Join(root, topic, "00000000000000000000.log") }
+	const segment = "read-0/00000000000000000000.log"
 	for _, read := range []struct{ what, rw, bs string }{
 		{"warm sequential reads, 128k", "read", "128k"}, {"warm random reads, 4k", "randread", "4k"},
 	} {
-		m := named("mount", warmRead(path(mount, "read-0"), read.rw, read.bs))
+		m := named("mount", warmRead(filepath.Join(mount, segment), read.rw, read.bs))
 		jobs = append(jobs,
-			fioJob{read.what, "0.9", m, named("native", warmRead(path(native, "read-0"), read.rw, read.bs))},
+			fioJob{read.what, "0.9", m, named("native", warmRead(filepath.Join(native, segment), read.rw, read.bs))},
 			fioJob{read.what, "", m, named("tmpfs", warmRead(filepath.Join(memory, "file"), read.rw, read.bs))})
-	}
-	for _, bs := range []string{"4k", "16k", "128k"} {
-		jobs = append(jobs, fioJob{"buffered appends, " + bs, "",
-			named("mount", appends(path(mount, "append-0"), bs)), named("native", appends(path(native, "append-0"), bs))})
 	}
 	return jobs
 }

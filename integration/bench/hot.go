@@ -77,7 +77,7 @@ func (v *volume) hotSegment() (name string, err error) {
 		return "", err
 	}
 	name = "hot-0/00000000000000000000"
-	_, err = writeSegment(filepath.Join(v.source, name), 0, hotFile)
+	_, err = writeSegment(filepath.Join(v.source, name), 0, hotFile, piece)
 	return name + ".log", err
 }
 

@@ -45,14 +45,17 @@ var groups = []struct {
 	name string
 	rows func(context.Context, bench) ([]row, error)
 }{
-	{"fio", fioRows}, {"producer", producerRows}, {"upload", uploadRows}, {"consumer", consumerRows},
-	{"hot", hotRows}, {"memory", memoryRows}, {"many", manyRows}, {"pass", passRows},
+	{"fio", fioRows}, {"appends", appendRows}, {"producer", producerRows}, {"upload", uploadRows}, {"consumer", consumerRows},
+	{"hot", hotRows}, {"takeover", takeoverRows}, {"memory", memoryRows}, {"many", manyRows}, {"pass", passRows},
 }
 
+// helpers are what this program is with such a word as its first argument.
+var helpers = map[string]func(args []string) error{"reader": reader, "load": runLoad}
+
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "reader" {
-		if err := reader(os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, "bench reader:", err)
+	if len(os.Args) > 1 && helpers[os.Args[1]] != nil {
+		if err := helpers[os.Args[1]](os.Args[2:]); err != nil {
+			fmt.Fprintf(os.Stderr, "bench %s: %v\n", os.Args[1], err)
 			os.Exit(1)
 		}
 		return
@@ -60,7 +63,7 @@ func main() {
 	var b bench
 	flag.IntVar(&b.rounds, "rounds", 5, "counted rounds of each row")
 	flag.BoolVar(&b.quick, "quick", false, "an eighth of everything, to see that it runs; the numbers mean nothing")
-	only := flag.String("only", "", "comma-separated groups of rows: fio, producer, upload, consumer, hot, memory, many, pass; all when empty")
+	only := flag.String("only", "", "comma-separated groups of rows: fio, appends, producer, upload, consumer, hot, takeover, memory, many, pass; all when empty")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, b, *only)

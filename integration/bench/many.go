@@ -63,7 +63,7 @@ func mountMany(ctx context.Context, b bench, source string, store rig.Store, par
 		return 0, 0, 0, err
 	}
 	took = time.Since(began)
-	if at, err = memoryOf(d.Process(), "VmRSS"); err != nil {
+	if at, err = memoryOf(d, daemon.Serves, "VmRSS"); err != nil {
 		return 0, 0, 0, err
 	}
 	logs := 0
@@ -83,7 +83,7 @@ func mountMany(ctx context.Context, b bench, source string, store rig.Store, par
 	if logs != partitions*1000 {
 		return 0, 0, 0, fmt.Errorf("%d remote segments can be seen, not %d", logs, partitions*1000)
 	}
-	after, err = memoryOf(d.Process(), "VmHWM")
+	after, err = memoryOf(d, daemon.Serves, "VmHWM")
 	return took, at, after, err
 }
 

@@ -9,9 +9,10 @@ import (
 	"time"
 )
 
-// side is one of the two things that a row compares. Its function does the work once and returns how fast it was.
+// side is one of the things that a row compares. Its function does the work once and returns how fast it was.
 type side struct {
 	name string
+	goal string // what its ratio has to reach where it is the left one of compareAll, as text; "" = reported only
 	run  func(ctx context.Context) (float64, error)
 }
 
@@ -25,44 +26,79 @@ type row struct {
 	rights      []float64
 }
 
-// compare runs both sides alternately, and who goes first alternates, too: whatever drifts on the machine meets both alike. One
-// round before the first one is not counted.
+// compare makes a row of two sides, whose rounds alternate.
 func compare(ctx context.Context, rounds int, what, unit, goal string, left, right side) (row, error) {
-	r := row{what: what, unit: unit, goal: goal, left: left.name, right: right.name}
-	err := alternate(rounds, func(counted bool) error {
-		v, err := left.run(ctx)
-		if counted {
-			r.lefts = append(r.lefts, v)
-		}
-		return err
-	}, func(counted bool) error {
-		v, err := right.run(ctx)
-		if counted {
-			r.rights = append(r.rights, v)
-		}
-		return err
-	})
+	left.goal = goal
+	rows, err := compareAll(ctx, rounds, what, unit, left, right)
 	if err != nil {
-		return r, fmt.Errorf("%s: %w", what, err)
+		return row{}, err
 	}
-	return r, nil
+	return rows[0], nil
 }
 
-// alternate is the order of compare.
-func alternate(rounds int, left, right func(counted bool) error) error {
+// compareAll makes a row of each side but the last, against the last. All sides run in each round.
+func compareAll(ctx context.Context, rounds int, what, unit string, sides ...side) ([]row, error) {
+	values := make([][]float64, len(sides))
+	var runs []func(counted bool) error
+	for i, s := range sides {
+		runs = append(runs, func(counted bool) error {
+			v, err := s.run(ctx)
+			if counted {
+				values[i] = append(values[i], v)
+			}
+			return err
+		})
+	}
+	if err := alternate(rounds, runs...); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return against(what, unit, sides, values), nil
+}
+
+// against makes the rows of compareAll from what the sides have measured.
+func against(what, unit string, sides []side, values [][]float64) (rows []row) {
+	last := len(sides) - 1
+	for i, s := range sides[:last] {
+		rows = append(rows, row{
+			what: what, unit: unit, goal: s.goal, left: s.name, right: sides[last].name, lefts: values[i], rights: values[last],
+		})
+	}
+	return rows
+}
+
+// alternate has each of the sides run once a round, and the rounds go through all orders: whatever drifts on the machine, or is left
+// by the side before, meets all alike. One round before the first one is not counted.
+func alternate(rounds int, runs ...func(counted bool) error) error {
+	all := orders(len(runs))
 	for round := -1; round < rounds; round++ {
-		first, second := right, left
-		if round%2 == 0 {
-			first, second = left, right
-		}
-		if err := first(round >= 0); err != nil {
-			return err
-		}
-		if err := second(round >= 0); err != nil {
-			return err
+		for _, i := range all[(round+len(all))%len(all)] {
+			if err := runs[i](round >= 0); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// orders are those that n things can have.
+func orders(n int) [][]int {
+	if n == 0 {
+		return [][]int{nil}
+	}
+	var all [][]int
+	for first := range n {
+		for _, rest := range orders(n - 1) {
+			order := []int{first}
+			for _, i := range rest {
+				if i >= first {
+					i++
+				}
+				order = append(order, i)
+			}
+			all = append(all, order)
+		}
+	}
+	return all
 }
 
 // until waits until something is done, and looks so often.

@@ -25,6 +25,15 @@ func TestCompare(t *testing.T) {
 	if order.String() != "baabbaab" {
 		t.Errorf("order %s", order.String())
 	}
+	order.Reset()
+	rates = map[string][]float64{"a": {9, 1, 2}, "b": {9, 3, 4}, "c": {9, 5, 8}}
+	rows, err := compareAll(t.Context(), 2, "x", "MiB/s", of("a"), of("b"), of("c"))
+	if err != nil || len(rows) != 2 || rows[0].ratio() != 1./5 || rows[1].ratio() != 3./5 || rows[1].left != "b" || rows[1].right != "c" {
+		t.Errorf("rows %+v, %v", rows, err)
+	}
+	if order.String() != "cba"+"abc"+"acb" {
+		t.Errorf("order %s", order.String())
+	}
 	var out strings.Builder
 	if err := table(&out, []row{r}); err != nil || !strings.Contains(out.String(), "| x: a / b | 1.50 | 0.9 | 3.0 MiB/s | 2.0 MiB/s | 1.0, 5.0, 3.0 | 2.0, 2.0, 8.0 |") {
 		t.Errorf("table: %v\n%s", err, out.String())

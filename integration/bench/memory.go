@@ -38,7 +38,7 @@ func memoryRows(ctx context.Context, b bench) (rows []row, err error) {
 		return nil, err
 	}
 	for n := range bigs {
-		if _, err := v.fill(fmt.Sprint("big-", n), 1, b.scaled(bigPieces)); err != nil {
+		if _, err := v.fill(fmt.Sprint("big-", n), 1, b.scaled(bigPieces), piece); err != nil {
 			return nil, err
 		}
 	}
@@ -50,7 +50,7 @@ func memoryRows(ctx context.Context, b bench) (rows []row, err error) {
 		return nil, err
 	}
 	heap, err := watchUploads(ctx, v.d, bigs)
-	peak, peakErr := memoryOf(v.d.Process(), "VmHWM")
+	peak, peakErr := memoryOf(v.d, daemon.Serves, "VmHWM")
 	if err = joined(joined(err, peakErr), readers.Kill()); err != nil {
 		return nil, err
 	}
@@ -77,7 +77,11 @@ func watchUploads(ctx context.Context, d *daemon.Daemon, uploads int) (heap floa
 }
 
 // memoryOf is a line of a process' status, in MiB: VmRSS now, VmHWM at most so far.
-func memoryOf(p *child.Process, line string) (float64, error) {
-	kib, err := child.Status(p.PID(), line)
+func memoryOf(d *daemon.Daemon, role, line string) (float64, error) {
+	pid, err := d.PID(role)
+	if err != nil {
+		return 0, err
+	}
+	kib, err := child.Status(pid, line)
 	return float64(kib) / 1024, err
 }

@@ -25,10 +25,10 @@ var brokerSettings = map[string]string{
 	"log.flush.offset.checkpoint.interval.ms": "1000",
 }
 
-// brokerRig is a running broker, on the mount or (without a binary) on a plain directory.
-func brokerRig(ctx context.Context, install kafka.Install, root, binary string, store rig.Store) (*rig.Rig, error) {
+// brokerRig is a running broker, on the mount or (without a binary) on a plain directory. mount are lines of [mount].
+func brokerRig(ctx context.Context, install kafka.Install, root, binary string, store rig.Store, mount string) (*rig.Rig, error) {
 	r, err := rig.New(rig.Options{
-		Install: install, Root: root, Binary: binary, Store: store, Broker: brokerSettings, Measured: true, Heap: "1g",
+		Install: install, Root: root, Binary: binary, Store: store, Mount: mount, Broker: brokerSettings, Measured: true, Heap: "1g",
 		Settings: "[retention]\ndelete_grace = \"1 s\"\n",
 	})
 	if err != nil {
@@ -63,38 +63,90 @@ func rate(reply kafka.Reply) float64 {
 	return float64(reply.Int("bytes")) / (1 << 20) / reply.Duration("ms").Seconds()
 }
 
-// producerRows compares a broker on the mount with one on a plain directory, first while uploads are paused.
-func producerRows(ctx context.Context, b bench) (rows []row, err error) {
-	native, err := brokerRig(ctx, b.install, filepath.Join(b.root, "producer-native"), "", rig.Store{})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = joined(err, native.Close()) }()
-	bucket, err := b.bucket()
-	if err != nil {
-		return nil, err
-	}
-	mount, err := brokerRig(ctx, b.install, filepath.Join(b.root, "producer-mount"), b.binary, rig.FS(bucket))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = joined(err, mount.Close()) }()
-	for _, r := range []*rig.Rig{native, mount} { // a broker is slow until its code is compiled
-		if _, err := producer(b, "warm", r, 4096).run(ctx); err != nil {
-			return nil, err
+// brokers are running ones that are compared.
+type brokers struct{ writeback, through, native *rig.Rig }
+
+// each calls f for every broker, the native one last, and stops at the first error. mount is false for the native one.
+func (all *brokers) each(f func(r **rig.Rig, name string, mount bool) error) error {
+	for _, one := range []struct {
+		r     **rig.Rig
+		name  string
+		mount bool
+	}{{&all.writeback, writeback, true}, {&all.through, through, true}, {&all.native, "native", false}} {
+		if err := f(one.r, one.name, one.mount); err != nil {
+			return err
 		}
 	}
-	for _, mode := range []struct{ command, what, goal string }{{"pause", "uploads paused", "0.65"}, {"resume", "with uploads", ""}} {
-		if _, err := mount.Daemon.Do(ctx, mode.command, mount.View()); err != nil {
+	return nil
+}
+
+func (all *brokers) close() (err error) {
+	_ = all.each(func(r **rig.Rig, _ string, _ bool) error {
+		if *r != nil {
+			err = joined(err, (*r).Close())
+		}
+		return nil
+	})
+	return err
+}
+
+// start starts them, and has each do some work: a broker is slow until its code is compiled.
+func (all *brokers) start(ctx context.Context, b bench) error {
+	return all.each(func(r **rig.Rig, name string, mount bool) (err error) {
+		root := filepath.Join(b.root, "producer-"+name)
+		if !mount {
+			*r, err = brokerRig(ctx, b.install, root, "", rig.Store{}, "")
+		} else if bucket, bucketErr := b.bucket(); bucketErr != nil {
+			err = bucketErr
+		} else if *r, err = brokerRig(ctx, b.install, root, b.binary, rig.FS(bucket), writesSetting(name)); err == nil {
+			err = writesAs(ctx, (*r).Daemon, name)
+		}
+		if err != nil {
+			return err
+		}
+		_, err = producer(b, "warm", *r, 4096).run(ctx)
+		return err
+	})
+}
+
+// tell sends a command to each daemon.
+func (all *brokers) tell(ctx context.Context, command string) error {
+	return all.each(func(r **rig.Rig, _ string, mount bool) (err error) {
+		if mount {
+			_, err = (*r).Daemon.Do(ctx, command, (*r).View())
+		}
+		return err
+	})
+}
+
+// producerRows compares brokers on mounts of both ways of writing with one on a plain directory, first while uploads are paused.
+func producerRows(ctx context.Context, b bench) (rows []row, err error) {
+	var all brokers
+	defer func() { err = joined(err, all.close()) }()
+	if err := all.start(ctx, b); err != nil {
+		return nil, err
+	}
+	for _, mode := range []struct{ command, what, goal string }{{"pause", "uploads paused", "0.85 (aim 0.97)"}, {"resume", "with uploads", ""}} {
+		if err := all.tell(ctx, mode.command); err != nil {
 			return rows, err
 		}
 		for _, batch := range []int{16 << 10, 256 << 10} {
 			what := fmt.Sprintf("Kafka producer, %d KiB batches, %s", batch>>10, mode.what)
-			r, err := compare(ctx, b.rounds, what, "MiB/s", mode.goal, producer(b, "mount", mount, batch), producer(b, "native", native, batch))
+			back := producer(b, writeback, all.writeback, batch)
+			back.goal = mode.goal
+			more, err := compareAll(ctx, b.rounds, what, "MiB/s",
+				back, producer(b, through, all.through, batch), producer(b, "native", all.native, batch))
 			if err != nil {
 				return rows, err
 			}
-			rows = append(rows, r)
+			rows = append(rows, more...)
+		}
+		if mode.command == "pause" {
+			more, err := latencyRows(ctx, b, &all)
+			if err != nil {
+				return rows, err
+			}
+			rows = append(rows, more...)
 		}
 	}
 	return rows, nil

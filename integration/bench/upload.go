@@ -62,7 +62,7 @@ func uploadRows(ctx context.Context, b bench) (rows []row, err error) {
 
 // backlog has a broker fill a partition natively and returns its data directory.
 func backlog(ctx context.Context, b bench) (string, error) {
-	r, err := brokerRig(ctx, b.install, filepath.Join(b.root, "backlog"), "", rig.Store{})
+	r, err := brokerRig(ctx, b.install, filepath.Join(b.root, "backlog"), "", rig.Store{}, "")
 	if err != nil {
 		return "", err
 	}

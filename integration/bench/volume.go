@@ -15,6 +15,26 @@ import (
 	"github.com/tierfs/tierfs/segment/segmenttest"
 )
 
+// Ways of writing, by the setting mount.writes.
+const (
+	writeback = "writeback"
+	through   = "through"
+)
+
+// writesSetting are the lines of [mount] for a Kafka layout that is written to in one way.
+func writesSetting(writes string) string {
+	return fmt.Sprintf("layout = \"kafka\"\nwrites = %q", writes)
+}
+
+// writesAs fails if a mount writes in another way than it should: it must not be measured under a wrong name.
+func writesAs(ctx context.Context, d *daemon.Daemon, writes string) error {
+	s, err := d.Status(ctx)
+	if err == nil && s.Writes != writes {
+		err = fmt.Errorf("status says that the mount's writes are %q, not %q; tierfs' last lines:\n%s", s.Writes, writes, d.Log().Tail(5))
+	}
+	return err
+}
+
 // piece is how many batches of 16 KiB a generated segment grows by: 64 MiB.
 const piece = 4096
 
@@ -52,22 +72,23 @@ func (b bench) coldVolume(name string) (v *volume, cold []string, err error) {
 	if v, err = newVolume(filepath.Join(b.root, name)); err != nil {
 		return nil, nil, err
 	}
-	names, err := v.fill("cold-0", b.scaled(coldPieces), 1)
+	names, err := v.fill("cold-0", b.scaled(coldPieces), 1, piece)
 	for _, name := range names {
 		cold = append(cold, filepath.Join(v.source, name))
 	}
 	return v, cold, err
 }
 
-// fill gives a partition sealed segments of so many pieces, and an empty active one. It returns the names of the sealed ones.
-func (v *volume) fill(partition string, segments, pieces int) (names []string, err error) {
+// fill gives a partition sealed segments of so many pieces, each of so many batches, and an empty active one. It returns the names of
+// the sealed ones.
+func (v *volume) fill(partition string, segments, pieces, batches int) (names []string, err error) {
 	if err := os.MkdirAll(filepath.Join(v.source, partition), 0o755); err != nil {
 		return nil, err
 	}
 	next := uint64(0)
 	for range segments {
 		name := filepath.Join(partition, segment.Stem(next))
-		if next, err = writeSegment(filepath.Join(v.source, name), next, pieces); err != nil {
+		if next, err = writeSegment(filepath.Join(v.source, name), next, pieces, batches); err != nil {
 			return nil, err
 		}
 		names = append(names, name+".log")
@@ -76,7 +97,7 @@ func (v *volume) fill(partition string, segments, pieces int) (names []string, e
 }
 
 // writeSegment writes a segment and its index, and returns what offset comes next.
-func writeSegment(stem string, start uint64, pieces int) (next uint64, err error) {
+func writeSegment(stem string, start uint64, pieces, batches int) (next uint64, err error) {
 	f, err := os.Create(stem + ".log")
 	if err != nil {
 		return 0, err
@@ -86,7 +107,7 @@ func writeSegment(stem string, start uint64, pieces int) (next uint64, err error
 	size := uint32(0)
 	var index []byte
 	for range pieces {
-		log, of, after := segmenttest.Kafka(next, piece, 2, 8<<10)
+		log, of, after := segmenttest.Kafka(next, batches, 2, 8<<10)
 		if _, err := f.Write(log); err != nil {
 			return 0, err
 		}
