@@ -56,6 +56,7 @@ bench: setup
 # The races with all of their interleavings, and the integration tests with longer outages and more rounds.
 soak: setup
 	TIERFS_SOAK=1 scripts/sandbox.sh go test -race -count=1 -timeout 60m ./tier ./upload ./fs ./holder
+	TIERFS_SOAK=1 TIERFS_FS_TEST_WRITES=writeback scripts/sandbox.sh go test -race -count=1 -timeout 60m ./fs
 	TIERFS_SOAK=1 scripts/sandbox.sh go test -count=1 -timeout 80m -v ./integration
 	TIERFS_SOAK=1 scripts/sandbox.sh go test -race -count=1 -timeout 60m -v ./integration/crash
 	TIERFS_SOAK=1 scripts/sandbox.sh go test -race -count=1 -timeout 60m -v ./integration/powercut

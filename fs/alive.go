@@ -14,6 +14,12 @@ func (s *Server) Alive() {
 	s.fs.handles.size()
 }
 
+// GathersWrites reports whether the mount whose INIT has this reply is one with
+// Writeback.
+func GathersWrites(reply []byte) bool {
+	return len(reply) >= outHeaderBytes && negotiated(reply)&fuse.CAP_WRITEBACK_CACHE != 0
+}
+
 // CanTakeOver fails with ErrCannotTakeOver if this version would answer a mount's INIT
 // in another way than the version did that made the mount. It changes nothing.
 func CanTakeOver(request, reply []byte) error {

@@ -45,6 +45,9 @@ func (f *fileSystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.At
 	if n == nil {
 		return fuse.Status(unix.ESTALE)
 	}
+	if n.isRegular() && in.Flags()&fuse.FUSE_GETATTR_FH != 0 && f.full() {
+		return fuse.Status(unix.ENOSPC) // of a write(2)
+	}
 	l, err := f.descriptor(n, unix.O_PATH)
 	if err != nil {
 		return f.status("getattr", n, err)
@@ -55,6 +58,7 @@ func (f *fileSystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.At
 		return f.status("getattr", n, err)
 	}
 	answerAttr(&st, out)
+	f.stillFull(n)
 	return fuse.OK
 }
 

@@ -11,9 +11,10 @@ import (
 // changed: whoever served it before, or another version, still can.
 var ErrCannotTakeOver = errors.New("the mount cannot be taken over")
 
-// hello reads the kernel's INIT and answers it. keep gets both messages, of which a
+// hello reads the kernel's INIT and answers it. choose may give the device another
+// protocol when it has seen what the kernel can; keep gets both messages, of which a
 // successor needs the bytes, before the kernel has the answer.
-func (d *device) hello(keep func(request, reply []byte) error) error {
+func (d *device) hello(choose func(request []byte), keep func(request, reply []byte) error) error {
 	buf := d.buffers.get(largePayload)
 	defer d.buffers.put(buf)
 	n, err := d.read(buf[requestStart:])
@@ -21,6 +22,7 @@ func (d *device) hello(keep func(request, reply []byte) error) error {
 		return fmt.Errorf("read INIT: %w", err)
 	}
 	request := buf[requestStart : requestStart+n]
+	choose(request)
 	reply, err := d.introduce(request)
 	if err != nil {
 		return err

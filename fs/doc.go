@@ -15,7 +15,7 @@
 //   - A number of an inode is never given to another one while the mount lives.
 //     Hard links share a number, because inodes are found by handle.
 //   - A READ is answered in full, up to the end of the file, or with an error.
-//   - ENOSYS is never an answer: the kernel would stop asking. One table, in
+//   - ENOSYS is never an answer (but one: see Lseek): the kernel would stop asking. One table, in
 //     errno.go, turns errors into numbers; what it does not know is EIO.
 //   - No lock of this package is held while a request waits for the store.
 //   - Nothing here touches the mount: a daemon that waits for an answer of its own

@@ -82,7 +82,7 @@ func (f *fileSystem) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if o.file != nil {
 		o.file.Synced()
 	}
-	return fuse.OK
+	return f.status("flush", o.node, f.reserved(o.node))
 }
 
 // fsyncData is the flag of fdatasync(2) in a FSYNC.
@@ -101,6 +101,9 @@ func (f *fileSystem) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	sent := o.file.Syncing()
 	err := f.sync(o, in)
 	sent.Done(err == nil)
+	if err == nil {
+		err = f.reserved(o.node)
+	}
 	return f.status("fsync", o.node, err)
 }
 
@@ -113,12 +116,17 @@ func syncFD(fd int, flags uint32) error {
 
 // Lseek answers SEEK_DATA and SEEK_HOLE. A remote segment is all data, and so is a
 // file that somebody may write: pages of a mapping that the kernel has not handed on
-// yet may lie in what is a hole below.
+// yet may lie in what is a hole below. Where the kernel gathers writes, only it knows
+// where a file ends: this is the one request that gets ENOSYS, on which it answers by
+// itself, from then on, that everything is data.
 func (f *fileSystem) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
 	defer f.answered(metrics.OpLseek, time.Now())
 	o, code := f.fileHandle(in.Fh)
 	if !code.Ok() {
 		return code
+	}
+	if f.writeback {
+		return fuse.ENOSYS
 	}
 	src := o.file.Source()
 	defer src.Release()

@@ -19,21 +19,18 @@ func (f *fileSystem) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]b
 	}
 	req := f.requestOf(cancel, &in.InHeader)
 	defer req.stop()
-	done, err := o.file.Mutate(req, tier.Mutation{Kind: tier.Write})
+	var written uint32
+	var err error
+	if f.lateWrite(in) {
+		err = f.late(o.node, func() (err error) {
+			written, err = f.write(req, o, int64(in.Offset), data)
+			return err
+		})
+	} else if written, err = f.write(req, o, int64(in.Offset), data); written > 0 {
+		err = nil // what is written counts; the next request meets the error
+	}
 	if err != nil {
 		return 0, f.changeStatus("write", o.node, err)
-	}
-	defer done()
-	written, off := uint32(0), int64(in.Offset)
-	for _, p := range data {
-		n, err := writeFull(o.fd, p, off)
-		written, off = written+uint32(n), off+int64(n)
-		if err != nil && written == 0 {
-			return 0, f.changeStatus("write", o.node, err)
-		}
-		if err != nil {
-			break // what is written counts; the next request meets the error
-		}
 	}
 	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
 		if err := dropSetID(o.fd); err != nil {

@@ -38,6 +38,8 @@ type fileSystem struct {
 	rootMu   sync.Mutex
 	rootAttr RootAttr // guarded by rootMu
 	setRoot  func(RootAttr) error
+
+	writeback bool // the kernel gathers writes; set before anything is served
 }
 
 var _ fuse.RawFileSystem = (*fileSystem)(nil)

@@ -1,6 +1,8 @@
 package fs
 
 import (
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -96,6 +98,13 @@ func (t *handleTable) enter(o *openFile, opened func(f *tier.File, write bool)) 
 	n.mu.Lock()
 	n.open = append(n.open, o)
 	n.mu.Unlock()
+}
+
+// all returns the handles that are open now.
+func (t *handleTable) all() []*openFile {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.Collect(maps.Values(t.byID))
 }
 
 // get returns an open handle, or nil. The kernel releases a handle only after the

@@ -3,6 +3,7 @@ package fs
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -35,6 +36,8 @@ type node struct {
 	inexact bool      // lookups may be too high: see inexact.go
 	raised  time.Time // of an inexact one: the last lookup in this life
 	sync    syncNote
+
+	onReserve atomic.Bool // a late WRITE has taken room from the reserve since the last fsync
 
 	mu   sync.Mutex
 	open []*openFile // guarded by mu: descriptors that may be lent

@@ -65,12 +65,38 @@ type mountConfig struct {
 	fs      Options
 	over    bool // mount over the source
 	prepare func(src string)
-	kept    bool // a successor can take the mount over
+	kept    bool   // a successor can take the mount over
+	gather  bool   // the kernel gathers writes
+	disk    string // where the source is; "": with the rest
+}
+
+// gathered makes the kernel gather writes.
+func gathered(c *mountConfig) { c.gather = true }
+
+// writesVar has every mount of a run in the mode "writeback", to see what differs.
+const writesVar = "TIERFS_FS_TEST_WRITES"
+
+// flush syncs a file through the mount, in another process.
+func (m *testMount) flush(ctx context.Context, path string, _ uint64) error {
+	out, err := child("fsync", filepath.Join(m.mnt, path)).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+func fsyncChild(args []string) error {
+	f, err := os.Open(args[0])
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
 }
 
 func mountTest(t testing.TB, configure ...func(*mountConfig)) *testMount {
 	t.Helper()
-	cfg := mountConfig{}
+	cfg := mountConfig{gather: os.Getenv(writesVar) == "writeback"}
 	for _, c := range configure {
 		c(&cfg)
 	}
@@ -79,6 +105,9 @@ func mountTest(t testing.TB, configure ...func(*mountConfig)) *testMount {
 	t.Cleanup(func() { check(t, os.RemoveAll(base)) })
 	check(t, os.Chmod(base, 0o755))
 	m := &testMount{t: t, src: filepath.Join(base, "src"), mnt: filepath.Join(base, "mnt"), log: &syncBuffer{}}
+	if cfg.disk != "" {
+		m.src = filepath.Join(cfg.disk, "src")
+	}
 	check(t, os.Mkdir(m.src, 0o755))
 	check(t, os.Mkdir(m.mnt, 0o755))
 	if cfg.over {
@@ -103,6 +132,9 @@ func (m *testMount) start(cfg mountConfig) {
 	log := slog.New(slog.NewTextHandler(m.log, nil))
 
 	cfg.options.Root, cfg.options.Log = m.root, log
+	if cfg.gather {
+		cfg.fs.Writeback, cfg.options.Writeback, cfg.options.Flush = true, true, m.flush
+	}
 	m.volume, err = tier.Open(context.Background(), cfg.options)
 	check(t, err)
 	t.Cleanup(m.close)
@@ -125,6 +157,9 @@ func (m *testMount) start(cfg mountConfig) {
 	m.cfg.fs, m.cfg.options = cfg.fs, cfg.options
 	m.server, err = Mount(context.Background(), cfg.fs)
 	check(t, err)
+	if m.server.Writeback() != cfg.gather {
+		t.Fatalf("the kernel gathers writes: %v", m.server.Writeback())
+	}
 	m.noPoll()
 }
 
@@ -299,9 +334,12 @@ func runChild(what string, args []string) int {
 }
 
 var children = map[string]func(args []string) error{
-	"lock":  lockChild,
-	"map":   mapChild,
-	"model": modelChild,
+	"lock":    lockChild,
+	"fsync":   fsyncChild,
+	"append":  appendChild,
+	fullChild: fillChild,
+	"map":     mapChild,
+	"model":   modelChild,
 }
 
 // child starts this test binary for one of children.

@@ -18,6 +18,9 @@ func (f *fileSystem) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, o
 	if code, ok := f.createdBefore(&in.InHeader, out); ok {
 		return code
 	}
+	if f.noRoom(&in.InHeader) {
+		return fuse.Status(unix.ENOSPC)
+	}
 	parent, dir, l, code := f.directory(in.NodeId)
 	if !code.Ok() {
 		return code
@@ -174,6 +177,9 @@ func (f *fileSystem) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out
 }
 
 func (f *fileSystem) mknodRegular(in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
+	if f.noRoom(&in.InHeader) {
+		return fuse.Status(unix.ENOSPC)
+	}
 	parent, dir, l, code := f.directory(in.NodeId)
 	if !code.Ok() {
 		return code
@@ -202,6 +208,9 @@ type maker struct {
 func (f *fileSystem) make(op string, in *fuse.InHeader, name string, mode uint32, out *fuse.EntryOut, m maker) fuse.Status {
 	if tier.Hidden(name) {
 		return fuse.EPERM
+	}
+	if f.noRoom(in) {
+		return fuse.Status(unix.ENOSPC)
 	}
 	parent, dir, l, code := f.directory(in.NodeId)
 	if !code.Ok() {
@@ -289,6 +298,9 @@ func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.Cre
 	defer f.answered(metrics.OpCreate, time.Now())
 	if code, ok := f.createdBefore(&in.InHeader, out); ok {
 		return code
+	}
+	if f.noRoom(&in.InHeader) {
+		return fuse.Status(unix.ENOSPC)
 	}
 	parent, dir, l, code := f.directory(in.NodeId)
 	if !code.Ok() {

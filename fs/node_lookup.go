@@ -54,6 +54,7 @@ func (f *fileSystem) enter(e tier.Entry, out *fuse.EntryOut) (*node, error) {
 		return nil, err
 	}
 	fillEntry(n, &e.Stat, out)
+	f.stillFull(n)
 	return n, nil
 }
 

@@ -52,7 +52,8 @@ type Options struct {
 	// chown of the root fail with EPERM.
 	SetRootAttr func(RootAttr) error
 
-	// Writeback asks the kernel to gather writes; [Server.Writeback] says whether it does.
+	// Writeback asks the kernel to gather writes, if it can send requests again;
+	// [Server.Writeback] says whether it does.
 	Writeback bool
 	// MaxDirty is how many bytes the kernel may hold that were not sent yet, strictly;
 	// 0 keeps the kernel's own limit.
@@ -151,7 +152,12 @@ func (s *Server) prepare(fd int, opt Options) {
 
 // greet answers the kernel's INIT.
 func (s *Server) greet(opt Options) error {
-	err := s.device.hello(func(request, reply []byte) error {
+	err := s.device.hello(func(request []byte) {
+		if opt.Writeback && (opt.NoResend || offered(request)&fuse.CAP_HAS_RESEND == 0) {
+			opt.Writeback = false // what a dead daemon had of it would be lost
+			s.device.protocol = fuse.NewProtocolServer(s.fs, mountOptions(opt))
+		}
+	}, func(request, reply []byte) error {
 		s.features = negotiated(reply)
 		if missing := wantedFlags &^ offered(request); missing != 0 {
 			opt.Log.Warn("the kernel lacks FUSE features: the mount works, but slower", "missing", fmt.Sprintf("%#x", missing))
@@ -172,6 +178,9 @@ func (s *Server) serve() {
 	f := s.fs
 	f.notify = newNotifier(f.inodes, s.device)
 	s.volume.OnChange(f.notify.changed)
+	f.writeback = s.Writeback()
+	s.volume.OnFull(f.filled)
+	f.filled(f.full())
 	go f.notify.run()
 	s.device.start()
 	go s.finish()
@@ -216,7 +225,7 @@ func (s *Server) tune(opt Options) {
 	if err != nil {
 		opt.Log.Warn("read-ahead keeps the kernel's default: cold sequential reads are slower", "err", err)
 	}
-	if err == nil {
+	if err == nil && s.Writeback() {
 		if err := setDirty(own.Device, opt.MaxDirty); err != nil {
 			opt.Log.Warn("the kernel's own limit of unwritten bytes holds", "err", err)
 		}

@@ -38,6 +38,7 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fu
 		return f.changeStatus("setattr", n, err)
 	}
 	answerAttr(&st, out)
+	f.stillFull(n)
 	return fuse.OK
 }
 

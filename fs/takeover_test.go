@@ -277,7 +277,7 @@ func TestHandlesOutliveServers(t *testing.T) {
 
 // Without resent requests a server is drained, and its successor knows all the same.
 func TestTakeOverDrained(t *testing.T) {
-	m := mountTest(t, kept, func(c *mountConfig) { c.fs.NoResend, c.fs.Drained = true, true })
+	m := mountTest(t, kept, func(c *mountConfig) { c.fs.NoResend, c.fs.Drained, c.gather = true, true, false })
 	if m.server.Resend() {
 		t.Fatal("it was not to be asked for")
 	}

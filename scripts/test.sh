@@ -11,6 +11,9 @@ echo "== unit tests, race detector on"
 # shellcheck disable=SC2086
 go test -race -p 2 -timeout 10m $units
 
+echo "== the file system once more, with writes that the kernel gathers"
+TIERFS_FS_TEST_WRITES=writeback go test -timeout 10m ./fs
+
 echo "== fuzz targets"
 scripts/fuzz.sh "${FUZZTIME:-3s}"
 

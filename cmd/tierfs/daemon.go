@@ -217,7 +217,9 @@ func (d *daemon) mount(ctx context.Context) error {
 		Metrics:     d.metrics.Fuse,
 	}
 	var why string
-	o.Writeback, why = d.wanted()
+	if o.Writeback, why = d.gathers(); !o.Writeback && d.cfg.Mount.Writes == writeback && !d.takeover {
+		return d.settled(why)
+	}
 	if d.takeover {
 		if o.Fuse, err = inherit(d.keep, keptFuse); err != nil {
 			return err

@@ -134,6 +134,9 @@ func (d *daemon) openTier(ctx context.Context) (*tier.Volume, error) {
 		Metrics:       d.metrics.Tier,
 		Step:          d.step,
 	}
+	if may, _ := d.mayGather(); may {
+		o.Writeback, o.DirtyCap = true, dirtyCap
+	}
 	if d.takeover {
 		lock, err := inherit(d.keep, keptLock)
 		if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/tierfs/tierfs/fs"
 	"github.com/tierfs/tierfs/holder"
 )
 
@@ -22,35 +23,42 @@ type writes struct {
 	why  string // why not writeback; "" if that is so, or through was asked for
 }
 
-// barred says why the kernel cannot be asked to gather writes; "": it can.
-func (d *daemon) barred() string {
+// mayGather says whether the kernel is to gather writes, as far as that is known before
+// the volume is open, and why not. For a mount that is taken over it was decided long ago.
+func (d *daemon) mayGather() (may bool, why string) {
 	switch {
+	case d.takeover:
+		_, reply := d.table.Init()
+		return fs.GathersWrites(reply), ""
+	case d.cfg.Mount.Writes == through:
+		return false, ""
 	case d.keep.Kind() == holder.None:
-		return "there is no holder, and what the kernel has gathered would be lost with this process"
+		return false, "there is no holder, and what the kernel has gathered would be lost with this process"
+	case !fs.Lockable():
+		return false, "memory cannot be locked; raise LimitMEMLOCK"
 	}
-	return "this version does not gather writes"
+	return true, ""
 }
 
-// wanted says whether the kernel is to gather writes. For a mount that is taken over
-// that was decided long ago.
-func (d *daemon) wanted() (bool, string) {
-	if d.cfg.Mount.Writes == through {
-		return false, ""
+// gathers is mayGather for the open volume, which needs a reserve for what the kernel
+// gathers.
+func (d *daemon) gathers() (bool, string) {
+	may, why := d.mayGather()
+	if may && !d.takeover && d.volume.LateReserve() < dirtyCap {
+		return false, fmt.Sprintf("the disk has too little room for a reserve of as much as the kernel may gather, %s", size(dirtyCap))
 	}
-	why := d.barred()
-	return why == "", why
+	return may, why
 }
 
 // settled notes what came of it. It fails if that is not what the settings insist on.
 func (d *daemon) settled(why string) error {
 	d.writes = writes{mode: through, why: why}
-	switch s := d.server; {
-	case s.Writeback():
+	switch {
+	case d.server == nil: // it was not even tried
+	case d.server.Writeback():
 		d.writes = writes{mode: writeback}
-	case why != "" || d.cfg.Mount.Writes == through:
-	case !s.Locked():
-		d.writes.why = "memory cannot be locked; raise LimitMEMLOCK"
-	case !s.Resend():
+	case why != "" || d.cfg.Mount.Writes == through || d.takeover:
+	case !d.server.Resend():
 		d.writes.why = "this kernel does not send requests again that a dead daemon had; Linux 6.9 does"
 	default:
 		d.writes.why = "the kernel does not agree"
