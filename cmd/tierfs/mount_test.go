@@ -87,7 +87,7 @@ func pauseAndResume(t *testing.T, w *world) {
 func statusOfNew(t *testing.T, w *world) {
 	t.Helper()
 	s := w.status()
-	if s.Holder.PID != w.daemon.cmd.Process.Pid || s.PID == s.Holder.PID || s.Holder.Kind != "process" || s.Writes != "through" || s.Layout != "kafka" ||
+	if s.Holder.PID != w.daemon.cmd.Process.Pid || s.PID == s.Holder.PID || s.Holder.Kind != "process" || s.Writes != "writeback" || s.Layout != "kafka" ||
 		!s.Store.Reachable || s.Store.Backend != "fs" || s.Mountpoint != w.source || len(s.Volume) != 32 {
 		t.Errorf("got %+v", s)
 	}
