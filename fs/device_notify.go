@@ -11,8 +11,8 @@ import (
 // number in the place of an error.
 const (
 	notifyInvalInode = 2
-	notifyInvalEntry = 3
 	notifyResend     = 7
+	notifyIncEpoch   = 8
 )
 
 // notification begins a message with room for size bytes behind the header.
@@ -31,18 +31,13 @@ func invalInode(node uint64, off, length int64) []byte {
 	return binary.NativeEndian.AppendUint64(m, uint64(length))
 }
 
-func invalEntry(parent uint64, name string) []byte {
-	m := notification(notifyInvalEntry, 16+len(name)+1)
-	m = binary.NativeEndian.AppendUint64(m, parent)
-	m = binary.NativeEndian.AppendUint32(m, uint32(len(name)))
-	m = binary.NativeEndian.AppendUint32(m, 0) // flags
-	return append(append(m, name...), 0)
-}
+func incEpoch() []byte { return notification(notifyIncEpoch, 0) }
 
 func resend() []byte { return notification(notifyResend, 0) }
 
-// tell writes a notification. The kernel may make it wait for a request that is
-// being answered.
+// tell writes a notification. None of ours waits for a lock that the kernel holds
+// while somebody waits for an answer: a daemon that is killed in such a wait cannot die
+// before its successor answers, which cannot start before it is dead.
 func (d *device) tell(notification []byte) fuse.Status {
 	if d.silent.Load() {
 		return fuse.ENODEV
@@ -60,11 +55,10 @@ func (d *device) InodeNotify(node uint64, off, length int64) fuse.Status {
 	return d.tell(invalInode(node, off, length))
 }
 
-// EntryNotify makes the kernel forget what a name leads to. ENOENT: it does not know
-// the name, or the directory.
-func (d *device) EntryNotify(parent uint64, name string) fuse.Status {
-	return d.tell(invalEntry(parent, name))
-}
+// EpochNotify makes the kernel look each name up again, when it needs it next. (To
+// forget a single name it waits for the lock of the directory.) EINVAL: a kernel before
+// Linux 6.16 cannot be told that.
+func (d *device) EpochNotify() fuse.Status { return d.tell(incEpoch()) }
 
 // Resend makes the kernel send everything again that it was not answered, with bit
 // 63 of the request's number set.

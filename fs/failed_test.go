@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tierfs/tierfs/handle"
 	"github.com/tierfs/tierfs/metrics"
 )
 
@@ -47,5 +48,38 @@ func TestAskedAgain(t *testing.T) {
 			stat(t, m.mnt)
 			return m.count(metrics.OpGetAttr) > before
 		})
+	})
+}
+
+// A request holds the lock of its directory. What the kernel is told of names must not
+// wait for it: a daemon that is killed in that wait could not die, and the request would
+// wait for its successor.
+func TestToldOfNamesUnderLock(t *testing.T) {
+	const opMkdir = 9
+	held, release := make(chan struct{}), make(chan struct{})
+	m := mountTest(t, func(c *mountConfig) {
+		c.fs.before = func(operation uint32) {
+			if operation == opMkdir {
+				close(held)
+				<-release
+			}
+		}
+	})
+	stat(t, m.mnt)
+	made := make(chan error)
+	go func() { made <- os.Mkdir(m.path("dir"), 0o755) }()
+	<-held
+	defer func() {
+		close(release)
+		check(t, <-made)
+	}()
+	m.server.fs.failedName()
+	root, err := handle.At(m.root, "")
+	check(t, err)
+	before := m.count(metrics.OpGetAttr)
+	m.waitFor("the kernel is told of something else", func() bool {
+		m.server.fs.notify.changed(root)
+		stat(t, m.mnt)
+		return m.count(metrics.OpGetAttr) > before
 	})
 }

@@ -15,7 +15,7 @@ const attributes = -1
 // A notifier tells the kernel about attributes that changed below, and about what a
 // failed request may have changed: the kernel believes that nothing happened, and a
 // change of names is more than one step below. It has a goroutine of its own, because
-// the kernel may make a notification wait for a request that is still being answered.
+// the kernel may make a notification wait.
 type notifier struct {
 	inodes *inodeTable
 	kernel kernel
@@ -25,19 +25,14 @@ type notifier struct {
 	ended chan struct{}
 
 	mu      sync.Mutex
-	pending map[change]struct{} // guarded by mu
+	pending map[handle.Handle]struct{} // guarded by mu: inodes with other attributes
+	names   bool                       // guarded by mu: a name may lead to something else
 }
 
 // kernel is whom a notifier tells.
 type kernel interface {
 	InodeNotify(node uint64, off, length int64) fuse.Status
-	EntryNotify(parent uint64, name string) fuse.Status
-}
-
-// change is of the attributes of an inode, or of what a name in it leads to.
-type change struct {
-	inode handle.Handle
-	name  string // "" for the attributes
+	EpochNotify() fuse.Status
 }
 
 func newNotifier(inodes *inodeTable, kernel kernel) *notifier {
@@ -47,31 +42,44 @@ func newNotifier(inodes *inodeTable, kernel kernel) *notifier {
 		wake:    make(chan struct{}, 1),
 		quit:    make(chan struct{}),
 		ended:   make(chan struct{}),
-		pending: map[change]struct{}{},
+		pending: map[handle.Handle]struct{}{},
 	}
 }
 
 // changed takes note of attributes and returns at once.
-func (n *notifier) changed(h handle.Handle) { n.note(change{inode: h}) }
-
-func (n *notifier) note(c change) {
+func (n *notifier) changed(h handle.Handle) {
 	n.mu.Lock()
-	n.pending[c] = struct{}{}
+	n.pending[h] = struct{}{}
 	n.mu.Unlock()
+	n.rouse()
+}
+
+// renamed takes note of a name and returns at once.
+func (n *notifier) renamed() {
+	n.mu.Lock()
+	n.names = true
+	n.mu.Unlock()
+	n.rouse()
+}
+
+func (n *notifier) rouse() {
 	select {
 	case n.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (n *notifier) take() map[change]struct{} {
+func (n *notifier) take() (inodes map[handle.Handle]struct{}, names bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := n.pending
-	n.pending = map[change]struct{}{}
-	return p
+	inodes, names = n.pending, n.names
+	n.pending, n.names = map[handle.Handle]struct{}{}, false
+	return inodes, names
 }
 
+// run has no error to report: one means that the kernel has just forgotten the inode,
+// or that the mount is gone, and nothing is left to be told; or that the kernel is too
+// old to be told of names, and believes a wrong one for cacheTime at most.
 func (n *notifier) run() {
 	defer close(n.ended)
 	for {
@@ -80,22 +88,15 @@ func (n *notifier) run() {
 			return
 		case <-n.wake:
 		}
-		for c := range n.take() {
-			n.tell(c)
+		inodes, names := n.take()
+		if names {
+			n.kernel.EpochNotify()
 		}
-	}
-}
-
-// tell has no error to report: one means that the kernel has just forgotten the
-// inode or the name, or that the mount is gone, and nothing is left to be told.
-func (n *notifier) tell(c change) {
-	node := n.inodes.find(c.inode)
-	switch {
-	case node == nil:
-	case c.name == "":
-		n.kernel.InodeNotify(node.id, attributes, 0)
-	default:
-		n.kernel.EntryNotify(node.id, c.name)
+		for h := range inodes {
+			if node := n.inodes.find(h); node != nil {
+				n.kernel.InodeNotify(node.id, attributes, 0)
+			}
+		}
 	}
 }
 
@@ -107,11 +108,11 @@ func (f *fileSystem) failedChange(n *node) {
 	}
 }
 
-// failedName is failedChange for a name in a directory. What the kernel knows below
-// the name is forgotten with it, mounts on it included.
-func (f *fileSystem) failedName(dir handle.Handle, name string) {
+// failedName is failedChange for names. Every name is looked up again, since that is
+// rare; what is mounted on a directory of the mount is detached then.
+func (f *fileSystem) failedName() {
 	if f.notify != nil {
-		f.notify.note(change{inode: dir, name: name})
+		f.notify.renamed()
 	}
 }
 

@@ -22,7 +22,7 @@ func (f *fileSystem) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) f
 	lost := f.keep(dir, name)
 	if err := f.volume.Unlink(dir, name); err != nil && !alreadyGone(in, err) {
 		f.unkeep(lost)
-		f.failedName(dir.Handle, name)
+		f.failedName()
 		return f.status("unlink", parent, err)
 	}
 	return fuse.OK
@@ -67,8 +67,7 @@ func (f *fileSystem) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newNa
 	}
 	if err := f.rename(in, oldDir, oldName, newDir, newName); err != nil {
 		if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) { // those come before any step
-			f.failedName(oldDir.Handle, oldName)
-			f.failedName(newDir.Handle, newName)
+			f.failedName()
 		}
 		return f.status("rename", parent, err)
 	}
