@@ -183,10 +183,10 @@ func (f *fixture) gets() float64 {
 	return f.metric("tierfs_store_requests_total", "op", "get")
 }
 
-// used is what the source takes on its disk, tierfs' own state included.
+// used is what the source takes on its disk.
 func (f *fixture) used() int64 {
 	f.t.Helper()
-	used, err := daemon.DiskUsage(f.Below())
+	used, err := f.Used()
 	f.must(err)
 	return used
 }

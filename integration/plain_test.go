@@ -44,7 +44,11 @@ func newPlain(t *testing.T, store rig.Store, settings string, topics ...string) 
 // newPlainIn is newPlain with the source in a directory.
 func newPlainIn(t *testing.T, root string, store rig.Store, settings string, topics ...string) *plain {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute) // far more than any needs on an idle machine
+	limit := 8 * time.Minute // far more than any needs on a machine that has nothing else to do
+	if soak() {
+		limit = 30 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	root, err := filepath.EvalSymlinks(root)
 	p := &plain{t: t, ctx: ctx, source: filepath.Join(root, "data"), store: store, logs: map[string][]byte{}}

@@ -65,7 +65,7 @@ func run(ctx context.Context) (err error) {
 	}()
 	s := &story{rig: r, store: rig.FS(bucket), started: time.Now()}
 	for _, step := range []func(context.Context) error{
-		s.native, s.refused, s.adopt, s.evict, s.readCold, s.restart, s.deleteTopic,
+		s.native, s.refused, s.adopt, s.evict, s.readCold, s.kill, s.restart, s.deleteTopic,
 	} {
 		if err := step(ctx); err != nil {
 			if ctx.Err() != nil {

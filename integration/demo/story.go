@@ -60,7 +60,7 @@ func (s *story) native(ctx context.Context) error {
 			return err
 		}
 	}
-	used, err := daemon.DiskUsage(s.rig.Source)
+	used, err := s.rig.Used()
 	s.say("its directory takes %s", size(used))
 	return err
 }
@@ -114,7 +114,7 @@ func (s *story) evict(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if s.full, err = daemon.DiskUsage(s.rig.Below()); err != nil {
+	if s.full, err = s.rig.Used(); err != nil {
 		return err
 	}
 	if s.open, err = s.openLogs(); err != nil {
@@ -123,7 +123,7 @@ func (s *story) evict(ctx context.Context) error {
 	if _, err := s.rig.Daemon.Do(ctx, "evict", "--all", s.rig.View()); err != nil {
 		return err
 	}
-	used, err := daemon.DiskUsage(s.rig.Below())
+	used, err := s.rig.Used()
 	if err != nil {
 		return err
 	}
@@ -166,6 +166,27 @@ func (s *story) readCold(ctx context.Context) error {
 	s.say("that took %.0f GETs", gets)
 	if gets == 0 {
 		return errors.New("nothing came from the store")
+	}
+	return s.sameBroker()
+}
+
+// kill ends the daemon while the broker runs.
+func (s *story) kill(ctx context.Context) error {
+	s.chapter("tierfs is killed with -9 under the running broker; its successor takes the mount over.")
+	killed, err := s.rig.Daemon.KillRole(daemon.Serves)
+	if err != nil {
+		return err
+	}
+	if err := s.rig.Daemon.TakenOver(ctx, 1); err != nil {
+		return err
+	}
+	now, err := s.rig.Daemon.PID(daemon.Serves)
+	if err != nil {
+		return err
+	}
+	s.say("pid %d is dead, pid %d serves", killed, now)
+	if err := s.consume(ctx, "read again"); err != nil {
+		return err
 	}
 	return s.sameBroker()
 }

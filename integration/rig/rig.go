@@ -127,6 +127,16 @@ func (r *Rig) Close() error {
 // Below is a path to the source's own contents, also while the mount covers it.
 func (r *Rig) Below() string { return fmt.Sprintf("/proc/self/fd/%d/.", r.below.Fd()) }
 
+// Used is what the source takes on its disk, tierfs' own state included, but not its reserve, which no segment is in.
+func (r *Rig) Used() (int64, error) {
+	used, err := daemon.DiskUsage(r.Below())
+	if err != nil {
+		return 0, err
+	}
+	reserve, err := daemon.DiskUsage(filepath.Join(r.Below(), ".tierfs", "reserve")) // not there before the first mount
+	return used - reserve, err
+}
+
 // View is the directory that the broker uses.
 func (r *Rig) View() string {
 	if r.Daemon == nil {
