@@ -49,7 +49,8 @@ import (
 //	27  1   zero                                      exchange
 //	28  4   checksum, u32, of bytes 0 to 7, 20 to     0   8   unique of the request, u64
 //	        27 and 32 to 127                          8   8   checksum, u64, of bytes 16 to 255
-//	32  96  the file handle, then zeros               16  16  zeros
+//	32  96  the file handle, then zeros               16  8   how many there were before, u64
+//	                                                  24  8   zeros
 //	                                                  32  112 file handle below the first name: type, i32;
 //	                                                          bytes, u32; 96 bytes; 8 zeros
 //	                                                  144 112 the same of the second name
@@ -115,9 +116,9 @@ type Table struct {
 	mu          sync.Mutex // guards the slots that are free, and the header's texts
 	freeInodes  []uint32
 	freeHandles []uint32
-	ready       int // bytes from the start of the inode slots that have memory
-	readyH      int // the same of the handle slots
-	ring        int // where the next exchange goes
+	ready       int    // bytes from the start of the inode slots that have memory
+	readyH      int    // the same of the handle slots
+	exchanged   uint64 // how many exchanges were noted: the next one takes the place of the oldest
 }
 
 // NewTable makes an empty table.
@@ -277,7 +278,8 @@ func (t *Table) raise(at int) uint64 {
 }
 
 // SetInit keeps the kernel's INIT request and the reply to it, of at most 256 bytes
-// each. A daemon that dies in between leaves the mount without them.
+// each. A daemon that dies in between leaves the mount without them, unless they are the
+// same as before.
 func (t *Table) SetInit(request, reply []byte) error {
 	return errors.Join(t.setText(requestAt, request), t.setText(replyAt, reply))
 }
@@ -285,7 +287,8 @@ func (t *Table) SetInit(request, reply []byte) error {
 // Init returns copies of both; empty if they were not kept.
 func (t *Table) Init() (request, reply []byte) { return t.text(requestAt), t.text(replyAt) }
 
-// SetMount keeps the device of the mount and its name, of at most 256 bytes each.
+// SetMount keeps the device of the mount and its name, of at most 256 bytes each. What
+// is the same as before is there all the time.
 func (t *Table) SetMount(device, name string) error {
 	return errors.Join(t.setText(deviceAt, []byte(device)), t.setText(nameAt, []byte(name)))
 }
@@ -301,6 +304,9 @@ func (t *Table) setText(at int, text []byte) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if string(t.mem[at+16:at+16+int(t.get64(at))]) == string(text) {
+		return nil // a death must not lose what is there
+	}
 	t.set64(at, 0)
 	t.write(at+16, text)
 	t.set64(at+8, xxh3.Hash(text))

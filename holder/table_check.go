@@ -150,6 +150,11 @@ func (t *Table) checkExchanges() error {
 				return damaged("exchange %d: a file handle of %d bytes", i, n)
 			}
 		}
+		before := binary.NativeEndian.Uint64(b[16:])
+		if before%exchanges != uint64(i) {
+			return damaged("exchange %d: it is number %d", i, before)
+		}
+		t.exchanged = max(t.exchanged, before+1)
 	}
 	return nil
 }

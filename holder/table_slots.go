@@ -255,8 +255,9 @@ func (t *Table) NoteExchange(e Exchange) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	at := headerSize + t.ring*exchangeSize
-	t.ring = (t.ring + 1) % exchanges
+	at := headerSize + int(t.exchanged%exchanges)*exchangeSize
+	binary.NativeEndian.PutUint64(b[16:], t.exchanged)
+	t.exchanged++
 	t.set64(at, 0)
 	t.write(at+16, b[16:])
 	t.set64(at+8, xxh3.Hash(b[16:]))

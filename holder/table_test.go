@@ -2,12 +2,14 @@ package holder
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 
 	"github.com/tierfs/tierfs/handle"
@@ -152,6 +154,46 @@ func TestTableTakesNoMore(t *testing.T) {
 	}
 }
 
+// What a predecessor noted is replaced when it is the oldest, not when a successor
+// notes its first.
+func TestExchangesOfPredecessor(t *testing.T) {
+	first := smallTable(t)
+	note := func(table *Table, unique uint64) {
+		must(t, table.NoteExchange(Exchange{Unique: unique, Before: [2]handle.Handle{fileOf("a"), fileOf("b")}}))
+	}
+	note(first, 1)
+	note(first, 2)
+	second, err := OpenTable(first.FD())
+	must(t, err)
+	defer func() { must(t, second.Close()) }()
+	for unique := uint64(3); unique <= exchanges; unique++ {
+		note(second, unique)
+	}
+	for unique := uint64(1); unique <= exchanges; unique++ {
+		if _, ok := second.ExchangeOf(unique); !ok {
+			t.Errorf("exchange %d is missing", unique)
+		}
+	}
+	note(second, exchanges+1)
+	if _, ok := second.ExchangeOf(1); ok {
+		t.Error("the oldest is still there")
+	}
+}
+
+// A successor keeps the mount again, and may die at any store.
+func TestTextsOfPredecessor(t *testing.T) {
+	table := smallTable(t)
+	must(t, table.SetMount("0:42", "name"))
+	table.stored = func() {
+		cut, err := parseTable(alignedCopy(table.mem))
+		must(t, err)
+		if device, name := cut.Mount(); device != "0:42" || name != "name" {
+			t.Errorf("%q, %q", device, name)
+		}
+	}
+	must(t, table.SetMount("0:42", "name"))
+}
+
 // The memory of a table is what is in use, not what it has room for.
 func TestTableIsSparse(t *testing.T) {
 	table, err := NewTable()
@@ -202,25 +244,29 @@ func TestDamagedTable(t *testing.T) {
 		want error
 		harm func(mem []byte)
 	}{
-		"magic":                {ErrTableDamaged, func(mem []byte) { mem[0]++ }},
-		"version":              {ErrTableVersion, func(mem []byte) { mem[8]++ }},
-		"room":                 {ErrTableDamaged, func(mem []byte) { mem[inodesAt]++ }},
-		"text":                 {ErrTableDamaged, func(mem []byte) { mem[requestAt+16]++ }},
-		"length of a text":     {ErrTableDamaged, func(mem []byte) { mem[nameAt+7]++ }},
-		"last node":            {ErrTableDamaged, func(mem []byte) { mem[lastNodeAt] = 2 }},
-		"last handle":          {ErrTableDamaged, func(mem []byte) { mem[lastHandleAt] = 1 }},
-		"paused":               {ErrTableDamaged, func(mem []byte) { mem[pausedAt] = 2 }},
-		"used":                 {ErrTableDamaged, func(mem []byte) { mem[usedInodesAt] = 65 }},
-		"number of an inode":   {ErrTableDamaged, func(mem []byte) { mem[inode]++ }},
-		"handle of an inode":   {ErrTableDamaged, func(mem []byte) { mem[inode+32]++ }},
-		"behind it":            {ErrTableDamaged, func(mem []byte) { mem[inode+127]++ }},
-		"format":               {ErrTableDamaged, func(mem []byte) { mem[inode+25]++ }},
-		"flags":                {ErrTableDamaged, func(mem []byte) { mem[inode+18] = 1 }},
-		"two of one number":    {ErrTableDamaged, func(mem []byte) { copy(mem[second:second+inodeSize], mem[inode:]) }},
-		"an inode missing":     {ErrTableDamaged, func(mem []byte) { clear(mem[inode : inode+8]) }},
-		"handle's node":        {ErrTableDamaged, func(mem []byte) { mem[open+8]++ }},
-		"two of one handle":    {ErrTableDamaged, func(mem []byte) { copy(mem[secondOpen:secondOpen+handleSize], mem[open:]) }},
-		"exchange":             {ErrTableDamaged, func(mem []byte) { mem[headerSize+40]++ }},
+		"magic":              {ErrTableDamaged, func(mem []byte) { mem[0]++ }},
+		"version":            {ErrTableVersion, func(mem []byte) { mem[8]++ }},
+		"room":               {ErrTableDamaged, func(mem []byte) { mem[inodesAt]++ }},
+		"text":               {ErrTableDamaged, func(mem []byte) { mem[requestAt+16]++ }},
+		"length of a text":   {ErrTableDamaged, func(mem []byte) { mem[nameAt+7]++ }},
+		"last node":          {ErrTableDamaged, func(mem []byte) { mem[lastNodeAt] = 2 }},
+		"last handle":        {ErrTableDamaged, func(mem []byte) { mem[lastHandleAt] = 1 }},
+		"paused":             {ErrTableDamaged, func(mem []byte) { mem[pausedAt] = 2 }},
+		"used":               {ErrTableDamaged, func(mem []byte) { mem[usedInodesAt] = 65 }},
+		"number of an inode": {ErrTableDamaged, func(mem []byte) { mem[inode]++ }},
+		"handle of an inode": {ErrTableDamaged, func(mem []byte) { mem[inode+32]++ }},
+		"behind it":          {ErrTableDamaged, func(mem []byte) { mem[inode+127]++ }},
+		"format":             {ErrTableDamaged, func(mem []byte) { mem[inode+25]++ }},
+		"flags":              {ErrTableDamaged, func(mem []byte) { mem[inode+18] = 1 }},
+		"two of one number":  {ErrTableDamaged, func(mem []byte) { copy(mem[second:second+inodeSize], mem[inode:]) }},
+		"an inode missing":   {ErrTableDamaged, func(mem []byte) { clear(mem[inode : inode+8]) }},
+		"handle's node":      {ErrTableDamaged, func(mem []byte) { mem[open+8]++ }},
+		"two of one handle":  {ErrTableDamaged, func(mem []byte) { copy(mem[secondOpen:secondOpen+handleSize], mem[open:]) }},
+		"exchange":           {ErrTableDamaged, func(mem []byte) { mem[headerSize+40]++ }},
+		"place of an exchange": {ErrTableDamaged, func(mem []byte) {
+			mem[headerSize+16]++
+			binary.NativeEndian.PutUint64(mem[headerSize+8:], xxh3.Hash(mem[headerSize+16:headerSize+exchangeSize]))
+		}},
 		"nothing":              {nil, func([]byte) {}},
 		"what never was used":  {nil, func(mem []byte) { mem[slotsAt+2*inodeSize] = 7 }},
 		"what nobody looks at": {nil, func(mem []byte) { mem[200] = 7 }},
