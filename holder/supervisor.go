@@ -20,6 +20,8 @@ const (
 	complain = 30 * time.Second
 	// atOnce is how many messages are read before the supervisor looks at everything else again.
 	atOnce = 64
+	// startLimit is how often a successor may be silent for Options.Hang before it is ready: it opens the volume then.
+	startLimit = 10
 	// late is by how much the supervisor may be late to see that a daemon hangs. Behind that it did not run itself.
 	late = time.Second
 	// recent is for how long a daemon may be busy with a signal. Behind that it has done, or refused, what it was asked for.
@@ -36,7 +38,7 @@ type Options struct {
 	Env    []string            // of the daemon; what an outer holder says in it is taken out
 	Files  map[string]*os.File // what is kept from the start
 	Notify string              // the outer NOTIFY_SOCKET, which gets READY, STOPPING and WATCHDOG of the daemon; "" for none
-	Hang   time.Duration       // a ready daemon that says nothing for so long is killed; 0: never
+	Hang   time.Duration       // a ready daemon that says nothing for so long is killed, a successor after startLimit times that; 0: never
 	Log    *slog.Logger
 
 	adopted *adopted // see Inherit
@@ -239,13 +241,23 @@ func (s *supervisor) due() time.Time {
 		return s.startAt
 	case !s.dying.IsZero():
 		return s.complain
-	case s.watched():
-		return s.beat.Add(s.opt.Hang)
+	case s.limit() > 0:
+		return s.beat.Add(s.limit())
 	}
 	return time.Time{}
 }
 
-func (s *supervisor) watched() bool { return s.opt.Hang > 0 && s.ready && !s.stopping }
+// limit is how long the daemon may be silent; 0: for ever. The first one has nobody who
+// waits for it but who started it, and sees it.
+func (s *supervisor) limit() time.Duration {
+	switch {
+	case s.stopping || !s.everReady:
+		return 0
+	case !s.ready:
+		return startLimit * s.opt.Hang
+	}
+	return s.opt.Hang
+}
 
 // step does what is to be done now. Messages come before everything that is decided by what they say.
 func (s *supervisor) step() (done bool, status int, err error) {
@@ -273,8 +285,9 @@ func (s *supervisor) step() (done bool, status int, err error) {
 // lookAtHang kills a daemon that gives no sign of life. One that sits in the kernel (a hanging disk) does not die then:
 // nothing is started beside it.
 func (s *supervisor) lookAtHang(now time.Time) {
-	switch hangs := s.dying.IsZero() && s.watched() && now.Sub(s.beat) >= s.opt.Hang; {
-	case hangs && now.Sub(s.beat) >= s.opt.Hang+late:
+	limit := s.limit()
+	switch hangs := s.dying.IsZero() && limit > 0 && now.Sub(s.beat) >= limit; {
+	case hangs && now.Sub(s.beat) >= limit+late:
 		// The supervisor did not run itself, for instance because a freezer stopped it, and probably the daemon with it.
 		s.beat = now
 	case hangs:

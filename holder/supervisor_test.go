@@ -193,6 +193,28 @@ func TestHungDaemonIsReplaced(t *testing.T) {
 	}
 }
 
+// A successor may take its time, but not for ever.
+func TestHungSuccessorIsReplaced(t *testing.T) {
+	t.Parallel()
+	const limit = 200 * time.Millisecond
+	r := startRig(t, plan{Hang: limit})
+	d := r.next()
+	d.ask("ready")
+	d.kill(unix.SIGKILL)
+	begin := time.Now()
+	r.next() // and hangs
+	d = r.next()
+	if took := time.Since(begin); took < startLimit*limit {
+		t.Errorf("replaced after %v", took)
+	}
+	d.ask("ready")
+	d.ask("stopping")
+	d.ask("exit 0")
+	if got := r.exit(); got != 0 {
+		t.Errorf("exit status %d, want 0", got)
+	}
+}
+
 // A supervisor that did not run for long has not heard the daemon, which is no fault of the daemon.
 func TestStoppedSupervisorKillsNobody(t *testing.T) {
 	t.Parallel()
