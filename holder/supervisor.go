@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -89,7 +90,8 @@ func (o Options) Take(name string) (fd int, ok bool) {
 //
 // A daemon that dies before it was ever ready is not started again. Later ones are: at once, and with a growing delay if
 // they were not ready; maxFailures of these in a row end it with ErrGaveUp. If the binary was replaced and the new one was
-// not ready before it died, the one before is used again.
+// not ready before it died, the one before is used again. What the machine is short of
+// is no failure of a daemon.
 //
 // The open files in Options belong to Supervise from the call on. It runs on one goroutine (and a small one for signals),
 // and never waits for the daemon. Under ErrGaveUp the kept descriptors are closed when it returns, the fuse device with them.
@@ -272,15 +274,31 @@ func (s *supervisor) step() (done bool, status int, err error) {
 	now := time.Now()
 	switch {
 	case s.pidfd < 0 && !now.Before(s.startAt):
-		if err := s.start(); err != nil {
-			s.log.Error("the daemon could not be started", "error", err)
-			return s.failed(1)
-		}
+		return s.startAgain()
 	case s.pidfd >= 0:
 		s.lookAtHang(now)
 	}
 	return false, 0, nil
 }
+
+// startAgain starts a successor. What the machine cannot give now, such as memory or
+// descriptors, is asked for again: a mount is not given up for that.
+func (s *supervisor) startAgain() (done bool, status int, err error) {
+	switch err := s.start(); {
+	case err == nil:
+		return false, 0, nil
+	case slices.ContainsFunc(scarce, func(e error) bool { return errors.Is(err, e) }):
+		s.log.Error("the daemon could not be started, which is tried again", "error", err, "in", longestWait)
+		s.startAt = time.Now().Add(longestWait)
+		return false, 0, nil
+	default:
+		s.log.Error("the daemon could not be started", "error", err)
+		return s.failed(1)
+	}
+}
+
+// scarce are the errors of a fork, an execve or a socket that another moment may be without.
+var scarce = []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ENOBUFS}
 
 // lookAtHang kills a daemon that gives no sign of life. One that sits in the kernel (a hanging disk) does not die then:
 // nothing is started beside it.

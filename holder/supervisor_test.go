@@ -100,6 +100,21 @@ func TestGiveUp(t *testing.T) {
 	}
 }
 
+// A machine that is short of something for a while takes no mount down.
+func TestScarcity(t *testing.T) {
+	t.Parallel()
+	r := startRig(t, plan{})
+	d := r.next()
+	d.ask("ready")
+	var limit unix.Rlimit
+	check(t, unix.Prlimit(r.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &limit))
+	check(t, unix.Prlimit(r.cmd.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: limit.Max}, nil))
+	d.kill(unix.SIGKILL)
+	r.none(3 * time.Second) // in which failures would be counted to the end
+	check(t, unix.Prlimit(r.cmd.Process.Pid, unix.RLIMIT_NOFILE, &limit, nil))
+	r.next().ask("ready")
+}
+
 func TestDelay(t *testing.T) {
 	want := []time.Duration{100, 200, 400, 800, 1600, 2000, 2000}
 	for i, w := range want {
