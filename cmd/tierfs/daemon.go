@@ -45,6 +45,7 @@ type daemon struct {
 	environ  []string // of processes that this one starts
 	upgrades chan upgrade
 	writes   writes
+	dirty    int64 // bytes that the kernel may gather
 	flusher  *flusher
 
 	closers []func() error // in the order in which things were opened
@@ -211,7 +212,7 @@ func (d *daemon) mount(ctx context.Context) error {
 		SetRootAttr: func(a fs.RootAttr) error { return d.volume.SetRootAttr(tier.RootAttr(a)) },
 		Table:       d.table,
 		Keeper:      d.keep,
-		MaxDirty:    dirtyCap,
+		MaxDirty:    d.dirty,
 		Opened:      func(fuse int) error { return d.keep.Put(keptFuse, fuse) },
 		Log:         d.log,
 		Metrics:     d.metrics.Fuse,

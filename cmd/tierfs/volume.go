@@ -135,7 +135,11 @@ func (d *daemon) openTier(ctx context.Context) (*tier.Volume, error) {
 		Step:          d.step,
 	}
 	if may, _ := d.mayGather(); may {
-		o.Writeback, o.DirtyCap = true, dirtyCap
+		var err error
+		if d.dirty, err = dirtyCap(d.source.fd); err != nil {
+			return nil, err
+		}
+		o.Writeback, o.DirtyCap = true, d.dirty
 	}
 	if d.takeover {
 		lock, err := inherit(d.keep, keptLock)

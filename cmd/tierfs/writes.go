@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tierfs/tierfs/fs"
 	"github.com/tierfs/tierfs/holder"
 )
@@ -13,9 +15,22 @@ const (
 	writeback = "writeback" // the kernel gathers writes, and sends them later
 )
 
-// dirtyCap is how many bytes the kernel may have accepted that have not reached the local file: enough to keep the disk busy, and what the reserve
-// has to take when the disk is full.
-const dirtyCap = 128 << 20
+// The kernel may have accepted so many bytes that have not reached the local file: enough to keep a disk busy, and what the reserve
+// has to take when it is full. On a small disk it is a share of it.
+const (
+	mostDirty  = 128 << 20
+	leastDirty = 4 << 20
+	dirtyShare = 32
+)
+
+// dirtyCap is that for the disk of a directory.
+func dirtyCap(dir int) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(dir, &st); err != nil {
+		return 0, fmt.Errorf("size of the source's disk: %w", err)
+	}
+	return min(max(int64(st.Blocks)*st.Bsize/dirtyShare, leastDirty), mostDirty), nil
+}
 
 // writes is how a mount treats what the broker appends, and why not better.
 type writes struct {
@@ -44,8 +59,8 @@ func (d *daemon) mayGather() (may bool, why string) {
 // gathers.
 func (d *daemon) gathers() (bool, string) {
 	may, why := d.mayGather()
-	if may && !d.takeover && d.volume.LateReserve() < dirtyCap {
-		return false, fmt.Sprintf("the disk has too little room for a reserve of as much as the kernel may gather, %s", size(dirtyCap))
+	if may && !d.takeover && d.volume.LateReserve() < d.dirty {
+		return false, fmt.Sprintf("the disk has too little room for a reserve of as much as the kernel may gather, %s", size(d.dirty))
 	}
 	return may, why
 }
