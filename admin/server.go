@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,12 +18,14 @@ import (
 
 // Options of a Server.
 type Options struct {
-	Daemon  Daemon
-	RunDir  string   // RunDir, but for tests
-	Volume  string   // id, which names the socket
-	Control *os.File // the socket of a predecessor, which goes on being used and is closed by Listen; nil: a new one
-	Listen  string   // address of the HTTP listener; "" = none
-	Metrics prometheus.Gatherer
+	Daemon Daemon
+	RunDir string // RunDir, but for tests
+	Volume string // id, which names the socket
+	// Control and Monitoring are the listening sockets of a predecessor, which go on
+	// being used; Listen closes these descriptors of them. nil: new ones.
+	Control, Monitoring *os.File
+	Listen              string // address of the HTTP listener; "" = none
+	Metrics             prometheus.Gatherer
 	// Ready says whether the mount serves reads; it is asked by /readyz.
 	Ready func() error
 	Log   *slog.Logger
@@ -48,10 +51,18 @@ func Listen(o Options) (*Server, error) {
 	if o.Listen == "" {
 		return s, nil
 	}
-	if s.monitoring, err = net.Listen("tcp", o.Listen); err != nil {
+	if s.monitoring, err = listenMonitoring(o); err != nil {
 		return nil, errors.Join(fmt.Errorf("admin.listen = %q: %w; choose another address", o.Listen, err), s.control.Close())
 	}
 	return s, nil
+}
+
+func listenMonitoring(o Options) (net.Listener, error) {
+	if o.Monitoring == nil {
+		return net.Listen("tcp", o.Listen)
+	}
+	l, err := net.FileListener(o.Monitoring)
+	return l, errors.Join(err, o.Monitoring.Close())
 }
 
 func listenControl(o Options) (*net.UnixListener, error) {
@@ -61,10 +72,19 @@ func listenControl(o Options) (*net.UnixListener, error) {
 	return listenSocket(o.RunDir, o.Volume)
 }
 
-// Control lends the descriptor of the control socket to use, which may keep a duplicate
-// for a successor. (A file of it would not do: its Fd makes the socket a blocking one.)
-func (s *Server) Control(use func(fd int) error) error {
-	raw, err := s.control.SyscallConn()
+// Lend lends the descriptors of the listening sockets to use, which may keep duplicates
+// for a successor; monitoring only if there is an HTTP listener. (A file of one would not
+// do: its Fd makes the socket a blocking one.)
+func (s *Server) Lend(control, monitoring func(fd int) error) error {
+	err := lend(s.control, control)
+	if tcp, ok := s.monitoring.(syscall.Conn); ok {
+		err = errors.Join(err, lend(tcp, monitoring))
+	}
+	return err
+}
+
+func lend(c syscall.Conn, use func(fd int) error) error {
+	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
 	}

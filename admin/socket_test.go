@@ -71,18 +71,22 @@ func TestSocket(t *testing.T) {
 func TestInheritedSocket(t *testing.T) {
 	dir := tempDir(t)
 	o := Options{
-		Daemon: &fake{status: Status{PID: 2}}, RunDir: dir, Volume: volume, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
+		Daemon: &fake{status: Status{PID: 2}}, RunDir: dir, Volume: volume, Listen: "127.0.0.1:0", Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	}
 	first, err := Listen(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var kept *os.File
-	err = first.Control(func(fd int) error {
-		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		kept = os.NewFile(uintptr(dup), "control")
-		return err
-	})
+	var monitoring *os.File
+	keep := func(file **os.File) func(int) error {
+		return func(fd int) error {
+			dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+			*file = os.NewFile(uintptr(dup), "kept")
+			return err
+		}
+	}
+	err = first.Lend(keep(&kept), keep(&monitoring))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,13 +101,13 @@ func TestInheritedSocket(t *testing.T) {
 		got, err = NewClient(dir, volume).Status(t.Context(), false)
 		asked <- err
 	}()
-	o.Control = kept
+	o.Control, o.Monitoring = kept, monitoring
 	second, err := Listen(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if second.Name() != volume {
-		t.Errorf("called %s", second.Name())
+	if second.Name() != volume || second.Address() != first.Address() {
+		t.Errorf("called %s, listens at %s instead of %s", second.Name(), second.Address(), first.Address())
 	}
 	second.Serve()
 	if err := <-asked; err != nil || got.PID != 2 {

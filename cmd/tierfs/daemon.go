@@ -183,14 +183,22 @@ func (d *daemon) listen(runDir string) (err error) {
 		Daemon: d, RunDir: runDir, Volume: d.volume.Identity().ID, Listen: d.cfg.Admin.Listen,
 		Metrics: d.registry, Ready: d.ready, Log: d.log,
 	}
-	if fd, ok := d.keep.Take(keptControl); ok {
-		o.Control = os.NewFile(uintptr(fd), keptControl)
+	for name, file := range map[string]**os.File{keptControl: &o.Control, keptMonitoring: &o.Monitoring} {
+		if fd, ok := d.keep.Take(name); ok {
+			*file = os.NewFile(uintptr(fd), name)
+		}
 	}
 	if d.admin, err = admin.Listen(o); err != nil {
 		return err
 	}
 	d.opened(d.admin.Close)
-	return d.admin.Control(func(fd int) error { return d.keep.Put(keptControl, fd) })
+	if d.takeover {
+		return nil
+	}
+	return d.admin.Lend(
+		func(fd int) error { return d.keep.Put(keptControl, fd) },
+		func(fd int) error { return d.keep.Put(keptMonitoring, fd) },
+	)
 }
 
 // mount closes the source and mounts. It is the last step that can fail.

@@ -178,8 +178,8 @@ func (f *flusher) ask(what flush) error {
 	return nil
 }
 
-// stop kills the process. One that waits for the mount dies at once, since the kernel
-// lets go whoever waits for an answer.
+// stop kills the process. One that waits for an answer of this daemon, which has read the
+// request, dies when it gets it.
 func (f *flusher) stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -26,6 +26,9 @@ const (
 	keptTable    = "table"    // see holder.Table
 	keptFuse     = "fuse"     // the kernel's side of the mount
 	keptControl  = "control"  // the listening control socket
+	// keptMonitoring is the listener of admin.listen: somebody else could take the
+	// address between two daemons.
+	keptMonitoring = "monitoring"
 )
 
 // hangLimit is how long a daemon may give no sign of life before it is replaced.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -72,13 +73,41 @@ func whoHas(links []string, wanted func(id inode, kind uint16) bool) (user, bool
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		for _, link := range links {
-			if path, ok := findLink(filepath.Join("/proc", p.Name(), link), wanted); ok {
-				return user{pid, commandOf(pid), path}, true, nil
-			}
+		switch path, ok, err := findLinks(pid, links, wanted); {
+		case err != nil:
+			return user{}, false, err
+		case ok:
+			return user{pid, commandOf(pid), path}, true, nil
 		}
 	}
 	return user{}, false, nil
+}
+
+// stuckAfter is how long a look at one process may take.
+const stuckAfter = 5 * time.Second
+
+// findLinks looks at links of one process. A process that is stuck in the kernel, on a disk
+// that hangs for instance, can keep whoever looks at it waiting for as long: then there
+// is an error, and the look ends with that process or with this one.
+func findLinks(pid int, links []string, wanted func(id inode, kind uint16) bool) (path string, ok bool, err error) {
+	found := make(chan string, 1)
+	go func() {
+		for _, link := range links {
+			if path, ok := findLink(filepath.Join("/proc", strconv.Itoa(pid), link), wanted); ok {
+				found <- path
+				return
+			}
+		}
+		close(found)
+	}()
+	late := time.NewTimer(stuckAfter)
+	defer late.Stop()
+	select {
+	case path, ok = <-found:
+		return path, ok, nil
+	case <-late.C:
+		return "", false, fmt.Errorf("process %d (%s) is stuck in the kernel, and what it has open cannot be seen; end what it waits for, and try again", pid, commandOf(pid))
+	}
 }
 
 // findLink looks at one link of /proc/PID, or at all links of a directory

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -100,12 +101,11 @@ func (p *program) serve(ctx context.Context, keep *holder.Keeper, c *config.Conf
 
 // wait serves until the mount is gone.
 func (d *daemon) wait(ctx context.Context, signals <-chan os.Signal) error {
-	var beat <-chan time.Time
-	if every := d.keep.BeatEvery(); every > 0 {
-		ticker := time.NewTicker(every)
-		defer ticker.Stop()
-		beat = ticker.C
-	}
+	beating := make(chan struct{})
+	var heart sync.WaitGroup
+	heart.Go(func() { d.beat(beating) })
+	defer heart.Wait()
+	defer close(beating)
 	lost, done := d.keep.Lost(), ctx.Done()
 	var again <-chan time.Time
 	for {
@@ -115,8 +115,6 @@ func (d *daemon) wait(ctx context.Context, signals <-chan os.Signal) error {
 		case <-done:
 			d.tryUnmount()
 			done = nil
-		case <-beat:
-			d.beat()
 		case <-lost:
 			d.log.Warn("the holder has died; starting another one")
 			again = d.replaceHolder()
@@ -147,11 +145,23 @@ func (d *daemon) started() {
 	d.tell("ready", d.keep.Ready)
 }
 
-// beat is a sign of life: the tables can be reached, whatever store and disk do.
-func (d *daemon) beat() {
-	d.server.Alive()
-	d.volume.Identity()
-	d.tell("a sign of life", d.keep.Beat)
+// beat gives signs of life until quit is closed: the tables can be reached, whatever
+// store and disk do, and whatever an unmount or an upgrade waits for.
+func (d *daemon) beat(quit <-chan struct{}) {
+	for {
+		every := d.keep.BeatEvery() // another holder may want it otherwise
+		if every <= 0 {
+			every = holderPause
+		}
+		select {
+		case <-quit:
+			return
+		case <-time.After(every):
+		}
+		d.server.Alive()
+		d.volume.Identity()
+		d.tell("a sign of life", d.keep.Beat)
+	}
 }
 
 func (d *daemon) tell(what string, send func() error) {

@@ -136,7 +136,7 @@ func canTakeOver() error {
 }
 
 // drainPatience is how long requests under way may take before an upgrade gives up.
-const drainPatience = 30 * time.Second
+const drainPatience = 10 * time.Second
 
 // execute replaces this process' binary, and with it the process. It returns only if
 // that failed; then this process serves on. Without requests that are sent again none
@@ -152,5 +152,7 @@ func (d *daemon) execute(u upgrade) error {
 		}
 	}
 	d.flusher.stop()
+	d.flusher.pause() // a child that starts now would be nobody's afterwards
+	defer d.flusher.resume()
 	return d.keep.Exec(int(u.binary.Fd()), []string{os.Args[0], "daemon", "--handed-over"}, d.environ)
 }
