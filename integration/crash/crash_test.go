@@ -62,7 +62,7 @@ func TestKilled(t *testing.T) {
 			t.Run(g.name, func(t *testing.T) {
 				t.Parallel()
 				count.expect(g.points())
-				v := newVolume(t, "")
+				v := newVolume(t, "", crash, through)
 				v.must(v.restart())
 				for round := range rounds() {
 					v.round(g, round, count)
@@ -100,7 +100,7 @@ func singly(t *testing.T, name string, steps []string, count *tally, kill func(t
 
 // minting kills a volume's first mount.
 func minting(t *testing.T, p point) {
-	v := newVolume(t, "")
+	v := newVolume(t, "", crash, through)
 	v.must(v.killStart(p))
 	v.must(v.restart())
 	v.must(v.newPartition(uploaded.prefix()).fill())
@@ -112,7 +112,7 @@ func minting(t *testing.T, p point) {
 // killStart mounts with orders that end the daemon, which may be before or after the mount.
 func (v *volume) killStart(p point) error {
 	from := v.daemon.Log().Len()
-	v.order(p.order())
+	v.order(p.order(crash))
 	process, err := v.daemon.Launch()
 	if err == nil {
 		err = v.died(process, from, p.name())
@@ -145,7 +145,11 @@ func (v *volume) round(g group, round int, count *tally) {
 	}
 	v.prepare(kills, parts)
 	for _, k := range kills {
-		v.kill(k, parts[k], round)
+		if v.verb == die {
+			v.takeover(k, parts[k], round)
+		} else {
+			v.kill(k, parts[k], round)
+		}
 		if k.at != "" {
 			count.add(k.at)
 		}
@@ -189,13 +193,13 @@ func (v *volume) kill(k kill, p *partition, round int) {
 	v.t.Helper()
 	fail := func(err error) {
 		if err != nil {
-			names, _ := filepath.Glob(v.below(p.dir) + "*/*")
-			v.t.Fatalf("%v, round %d: %v\nbelow: %v", k, round, err, names)
+			v.t.Fatalf("%v, round %d: %v\nbelow: %v", k, round, err, v.namesBelow(p))
 		}
 	}
 	if k.scenario.before != nil {
 		fail(k.scenario.before(v, p))
 	}
+	v.death = v.crashing()
 	v.startLoad(k.scenario.quiet)
 	process, from := v.daemon.Process(), v.daemon.Log().Len()
 	if k.scenario.run == nil {
@@ -214,6 +218,12 @@ func (v *volume) kill(k kill, p *partition, round int) {
 	}
 	fail(v.restart())
 	v.look(fmt.Sprintf("%v, round %d", k, round))
+	v.afterwards(k, p, fail)
+	v.check(fmt.Sprintf("%v, round %d:", k, round))
+}
+
+// afterwards ends what a kill left open.
+func (v *volume) afterwards(k kill, p *partition, fail func(error)) {
 	if k.scenario.after != nil {
 		fail(k.scenario.after(v, p))
 	}
@@ -223,5 +233,9 @@ func (v *volume) kill(k kill, p *partition, round int) {
 	for i := range loadPartitions {
 		fail((&partition{v: v, dir: fmt.Sprintf("load-%d", i)}).recover())
 	}
-	v.check(fmt.Sprintf("%v, round %d:", k, round))
+}
+
+func (v *volume) namesBelow(p *partition) []string {
+	names, _ := filepath.Glob(v.below(p.dir) + "*/*")
+	return names
 }

@@ -13,7 +13,7 @@ import (
 // recovery finds a full disk.
 func withoutRoom(t *testing.T, at point) {
 	disk := tiertest.SmallDisk(t, 0)
-	v := newVolume(t, disk)
+	v := newVolume(t, disk, crash, through)
 	v.must(v.restart())
 	process, from := v.daemon.Process(), v.daemon.Log().Len()
 	v.order("hold upload:intent")
@@ -23,7 +23,7 @@ func withoutRoom(t *testing.T, at point) {
 	v.must(v.daemon.Log().Await(ctx, process, from, "holding at upload:intent\n"))
 	eaten := filepath.Join(disk, "eaten")
 	v.must(tiertest.Eat(eaten))
-	v.order(at.order())
+	v.order(at.order(v.verb))
 	v.must(v.died(process, from, at.name()))
 	v.must(v.restart())
 	v.look("with a full disk")

@@ -2,6 +2,7 @@ package crash
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -109,8 +110,19 @@ func (l *ledger) below(prefix string) []string {
 	return out
 }
 
-// settle holds what is there against the ledger, and takes for every operation in doubt what it finds.
-func (l *ledger) settle(found map[string][]byte) (wrong []string) {
+// doubtful fails if an operation has failed.
+func (l *ledger) doubtful() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var errs []error
+	for _, d := range l.doubts {
+		errs = append(errs, fmt.Errorf("in doubt: %s", d.what))
+	}
+	return errors.Join(errs...)
+}
+
+// settle holds what is there, of the wanted paths, against the ledger, and takes for every operation in doubt what it finds.
+func (l *ledger) settle(found map[string][]byte, of func(path string) bool) (wrong []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, d := range l.doubts {
@@ -119,6 +131,7 @@ func (l *ledger) settle(found map[string][]byte) (wrong []string) {
 	l.doubts = nil
 	names := maps.Clone(found)
 	maps.Copy(names, l.files)
+	maps.DeleteFunc(names, func(path string, _ []byte) bool { return !of(path) })
 	for path := range names {
 		have, there := found[path]
 		wanted, acknowledged := l.files[path]

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tierfs/tierfs/segment"
@@ -18,6 +19,7 @@ const (
 	loadPartitions = 3
 	loadBatches    = 5 // of a segment
 	loadKept       = 4 // segments
+	mostDeaths     = 2 // of daemons, by one kill
 )
 
 // load is a broker at work on partitions of its own until the mount dies.
@@ -27,6 +29,7 @@ type load struct {
 	stop  context.CancelFunc
 	wait  sync.WaitGroup
 
+	done   [loadPartitions]atomic.Int64 // batches that each broker has written
 	mu     sync.Mutex
 	failed []error
 }
@@ -39,7 +42,7 @@ func (v *volume) startLoad(quiet bool) {
 	rolled := make(chan struct{}, 1)
 	for i := range loadPartitions {
 		p := &partition{v: v, topic: "load", dir: fmt.Sprintf("load-%d", i)}
-		l.wait.Go(func() { l.ended(l.broker(ctx, p, rolled)) })
+		l.wait.Go(func() { l.ended(l.broker(ctx, p, &l.done[i], rolled)) })
 	}
 	l.wait.Go(func() { l.ended(l.evictor(ctx, rolled)) })
 }
@@ -65,15 +68,15 @@ func (l *load) ended(err error) {
 }
 
 // broker appends, flushes, rolls, reads back, writes into old segments and deletes the oldest.
-func (l *load) broker(ctx context.Context, p *partition, rolled chan<- struct{}) error {
+func (l *load) broker(ctx context.Context, p *partition, done *atomic.Int64, rolled chan<- struct{}) error {
 	if err := l.takeUp(p); err != nil {
 		return err
 	}
 	if l.quiet {
-		return l.rest(ctx, p)
+		return l.rest(ctx, p, done)
 	}
 	for turn := 0; ctx.Err() == nil; turn++ {
-		if err := l.roll(p); err != nil {
+		if err := l.roll(p, done); err != nil {
 			return err
 		}
 		if err := l.old(p); err != nil {
@@ -107,7 +110,7 @@ func (l *load) takeUp(p *partition) error {
 }
 
 // roll fills the active segment and begins the next one. What a crash left of the active one is cut to whole batches.
-func (l *load) roll(p *partition) error {
+func (l *load) roll(p *partition, done *atomic.Int64) error {
 	if len(p.starts) == 0 {
 		p.starts = []uint64{0}
 	}
@@ -125,6 +128,7 @@ func (l *load) roll(p *partition) error {
 		if err := l.v.add(f, p.log(i), log[have:end]); err != nil {
 			return err
 		}
+		done.Add(1)
 		have = end
 		if rand.IntN(2) == 0 {
 			if err := f.Sync(); err != nil {
@@ -217,7 +221,7 @@ func (l *load) idle(p *partition, f *os.File, path string) error {
 }
 
 // rest is idle until the mount dies.
-func (l *load) rest(ctx context.Context, p *partition) error {
+func (l *load) rest(ctx context.Context, p *partition, done *atomic.Int64) error {
 	path := p.dir + "/leader-epoch-checkpoint"
 	f, err := os.OpenFile(l.v.at(path), os.O_RDWR|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -231,6 +235,7 @@ func (l *load) rest(ctx context.Context, p *partition) error {
 		if err := l.idle(p, f, path); err != nil {
 			return err
 		}
+		done.Add(1)
 	}
 	return nil
 }
@@ -246,7 +251,7 @@ func (l *load) behind(ctx context.Context, p *partition) {
 
 // evictor evicts the load's segments as it goes on.
 func (l *load) evictor(ctx context.Context, rolled <-chan struct{}) error {
-	for {
+	for deaths := 0; ; {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -262,11 +267,17 @@ func (l *load) evictor(ctx context.Context, rolled <-chan struct{}) error {
 		if r.Code == 0 {
 			continue
 		}
+		failed := fmt.Errorf("tierfs evict ended with %d: %s%s", r.Code, r.Stdout, r.Stderr)
+		if deaths++; deaths > mostDeaths {
+			return failed
+		}
 		select { // it fails when the daemon dies, which shows a moment later
-		case <-l.v.daemon.Process().Done():
-			return nil
+		case <-l.v.death.came:
+			if l.v.verb == crash {
+				return nil
+			}
 		case <-time.After(patience):
-			return fmt.Errorf("tierfs evict ended with %d: %s%s", r.Code, r.Stdout, r.Stderr)
+			return failed
 		}
 	}
 }

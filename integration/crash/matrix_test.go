@@ -42,7 +42,7 @@ func tiering() []*scenario {
 		steps: []string{"evict:back"},
 		run:   held("evict:leave:done", evicting, turns(touchFirst, renameFirst, unlinkFirst, emptyFirst)),
 	}, {
-		name: "evict what the store lost", finds: uploaded, quiet: true,
+		name: "evict what the store lost", finds: uploaded, quiet: true, says: "an object is lost",
 		steps: []string{"evict:tombstone"},
 		before: func(v *volume, p *partition) error {
 			object, err := p.object(0)
@@ -85,27 +85,26 @@ func changingUpload(v *volume, p *partition, armed point, round int) error {
 		}
 		return nil
 	}
-	process := v.daemon.Process()
-	for try := round; process.Running(); try++ {
+	for try := round; !v.death.hasCome(); try++ {
 		from := v.daemon.Log().Len()
-		v.order("hold upload:intent:done", armed.order())
+		v.order("hold upload:intent:done", armed.order(v.verb))
 		if err := touchAll(2 * try); err != nil {
 			return err
 		}
-		if err := v.daemon.Log().Await(v.ctx, process, from, "holding at upload:intent:done\n"); err != nil {
-			if !process.Running() {
+		if err := v.holding("upload:intent:done", from); err != nil {
+			if v.death.hasCome() {
 				return nil
 			}
 			return err
 		}
 		err := touchAll(2*try + 1)
-		v.order(armed.order())
+		v.order(armed.order(v.verb))
 		if err != nil {
 			return err
 		}
 		err = v.eventually("end of the upload that was held", func() (bool, error) {
 			left, err := os.ReadDir(v.below(".tierfs/intents"))
-			return len(left) == 0 || !process.Running(), err
+			return len(left) == 0 || v.death.hasCome(), err
 		})
 		if err != nil {
 			return err
@@ -127,7 +126,7 @@ func bringingBack() []*scenario {
 	}, {
 		name: "change a remote segment that the store lost", finds: remote, quiet: true,
 		steps: []string{"rehydrate:empty", "rehydrate:record@2"},
-		run:   simple(withoutObject(touchFirst)),
+		run:   withoutObject(touchFirst),
 	}, {
 		name: "empty a remote segment", finds: remote, quiet: true,
 		steps: []string{"truncate:record", "truncate:empty", "truncate:name", "truncate:tombstone"},
@@ -178,7 +177,7 @@ func removing() []*scenario {
 		},
 		run: simple(func(v *volume, p *partition, _ int) error { return v.rmdir(p.dir) }),
 	}, {
-		name: "retire", finds: remote, quiet: true,
+		name: "retire", finds: remote, quiet: true, closed: true,
 		steps: []string{"retire:delete", "retire:tombstone", "retire:registry"},
 		run:   simple(func(_ *volume, p *partition, _ int) error { return p.deleteTopic() }),
 	}}
@@ -243,8 +242,8 @@ func identity() []*scenario {
 	}, {
 		name: "change the root's mode", quiet: true,
 		steps: []string{"root:attr"},
-		run: simple(func(v *volume, _ *partition, round int) error {
-			return os.Chmod(v.daemon.Mountpoint(), 0o750+os.FileMode(round%8))
+		run: simple(func(v *volume, _ *partition, _ int) error {
+			return os.Chmod(v.daemon.Mountpoint(), 0o750+os.FileMode(v.made.Add(1)%8)) // another one each time
 		}),
 	}, {
 		name: "compact", finds: uploaded,

@@ -65,9 +65,8 @@ func (v *volume) touch(path string, epoch byte) error {
 		if err != nil {
 			return err
 		}
-		defer f.Close()
 		_, err = f.WriteAt(changed[epochAt:epochAt+4], epochAt)
-		return err
+		return errors.Join(err, f.Close()) // the kernel may write that late
 	}, outcome{path: exactly(changed)})
 }
 

@@ -7,8 +7,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-
-	"github.com/tierfs/tierfs/integration/child"
 )
 
 // state is what a scenario finds its partition in.
@@ -37,12 +35,12 @@ func (p point) name() string {
 	return name
 }
 
-// order is the line that kills there.
-func (p point) order() string {
+// order is the line that kills there: "crash" daemon and holder, or "die", the daemon alone.
+func (p point) order(verb string) string {
 	if strings.Contains(string(p), "@") {
-		return "crash " + string(p)
+		return verb + " " + string(p)
 	}
-	return "crash " + string(p) + "@1"
+	return verb + " " + string(p) + "@1"
 }
 
 // around are the points before and after each of the steps.
@@ -71,6 +69,10 @@ type scenario struct {
 	before func(v *volume, p *partition) error
 	// after, if set, ends what the crash left open, with nothing armed.
 	after func(v *volume, p *partition) error
+	// says is a part of what the daemon logs as an error, if that is right here.
+	says string
+	// closed: what it waits for does not come while the broker has the first segment open.
+	closed bool
 	// run is the operation, with the orders that kill; round counts the kills of a point, for variants. nil: the start alone.
 	run func(v *volume, p *partition, armed point, round int) error
 }
@@ -123,7 +125,7 @@ func (g group) points() (out []point) {
 // simple is a scenario's operation that nothing has to be held up for.
 func simple(run func(v *volume, p *partition, round int) error) func(*volume, *partition, point, int) error {
 	return func(v *volume, p *partition, armed point, round int) error {
-		v.order(armed.order())
+		v.order(armed.order(v.verb))
 		return run(v, p, round)
 	}
 }
@@ -131,27 +133,37 @@ func simple(run func(v *volume, p *partition, round int) error) func(*volume, *p
 // held holds the daemon at a point that begin leads to, and cuts in there. cutIn ends the daemon, or lets it go to its end.
 func held(at string, begin func(v *volume, p *partition) (done func(), err error), cutIn func(v *volume, p *partition, round int) error) func(*volume, *partition, point, int) error {
 	return func(v *volume, p *partition, armed point, round int) error {
-		from, process := v.daemon.Log().Len(), v.daemon.Process()
-		v.order("hold "+at, armed.order())
+		from := v.daemon.Log().Len()
+		v.order("hold "+at, armed.order(v.verb))
 		done, err := begin(v, p)
 		if err != nil {
 			return err
 		}
 		defer done()
-		ctx, cancel := context.WithTimeout(v.ctx, patience)
-		defer cancel()
-		if err := v.daemon.Log().Await(ctx, process, from, "holding at "+at+"\n"); err != nil {
+		if err := v.holding(at, from); err != nil {
 			return err
 		}
 		err = cutIn(v, p, round)
-		v.order(armed.order())
-		awaitEnd(process)
+		v.order(armed.order(v.verb))
+		<-v.death.came
 		return err
 	}
 }
 
-// awaitEnd waits until a process has ended, in vain if it does not.
-func awaitEnd(p *child.Process) { <-p.Done() }
+// holding waits until the daemon stands at a point, in vain if it dies.
+func (v *volume) holding(at string, from int) error {
+	ctx, cancel := context.WithTimeout(v.ctx, patience)
+	defer cancel()
+	death := v.death
+	go func() {
+		select {
+		case <-death.came:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return v.daemon.Log().Await(ctx, v.daemon.Process(), from, "holding at "+at+"\n")
+}
 
 // evict is `tierfs evict` for a partition. That it fails when the daemon dies is no error.
 func evict(v *volume, p *partition, _ int) error {
@@ -227,9 +239,11 @@ func setAside(v *volume, p *partition) error {
 	return v.put(p.log(0), b)
 }
 
-// withoutObject runs an operation while the store does not have the first segment's object.
-func withoutObject(run func(*volume, *partition, int) error) func(*volume, *partition, int) error {
-	return func(v *volume, p *partition, round int) error {
+// withoutObject runs an operation while the store does not have the first segment's object, until what was made of it is about to
+// be taken back. Who tries again finds it.
+func withoutObject(run func(*volume, *partition, int) error) func(*volume, *partition, point, int) error {
+	const taken = "rehydrate:empty"
+	return func(v *volume, p *partition, armed point, round int) error {
 		object, err := p.object(0)
 		if err != nil {
 			return err
@@ -238,9 +252,16 @@ func withoutObject(run func(*volume, *partition, int) error) func(*volume, *part
 		if err := os.Rename(object, kept); err != nil {
 			return err
 		}
-		process := v.daemon.Process()
-		err = run(v, p, round)
-		awaitEnd(process)
-		return errors.Join(err, os.Rename(kept, object))
+		from := v.daemon.Log().Len()
+		v.order("hold " + taken)
+		ended := make(chan error, 1)
+		go func() { ended <- run(v, p, round) }()
+		err = errors.Join(v.holding(taken, from), os.Rename(kept, object))
+		now := point(armed.name()) // the first pass since the orders were changed
+		if now == taken {
+			now += "@0" // who stands there
+		}
+		v.order(now.order(v.verb))
+		return errors.Join(err, <-ended)
 	}
 }

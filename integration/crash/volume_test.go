@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,7 +39,14 @@ type volume struct {
 	store  rig.Store
 	orders string   // the file with the daemon's orders
 	root   *os.File // the source as it is below the mount
+	verb   string   // of the orders that kill: crash or die
+	writes string   // mode
 	load   *load
+	death  *death // the last one that was expected
+
+	orderMu  sync.Mutex // guards the orders
+	standing []string   // those that go with all others
+	spent    bool       // the daemon has died: nothing is ordered any more
 
 	made       atomic.Int64 // partitions
 	checkpoint sync.Mutex   // guards the broker's checkpoints
@@ -46,10 +54,10 @@ type volume struct {
 }
 
 // newVolume makes a volume; nothing is mounted yet. Its source is in disk, or with the rest where that is "".
-func newVolume(t *testing.T, disk string) *volume {
+func newVolume(t *testing.T, disk, verb, writes string) *volume {
 	t.Helper()
 	dir := t.TempDir()
-	v := &volume{t: t, ctx: t.Context(), ledger: newLedger(), orders: filepath.Join(dir, "orders"), offsets: map[string]uint64{}}
+	v := &volume{t: t, ctx: t.Context(), ledger: newLedger(), orders: filepath.Join(dir, "orders"), offsets: map[string]uint64{}, verb: verb, writes: writes}
 	source, bucket := filepath.Join(cmp.Or(disk, dir), "data"), filepath.Join(dir, "bucket")
 	v.must(errors.Join(os.Mkdir(source, 0o755), os.Mkdir(bucket, 0o755)))
 	v.store = rig.FS(bucket)
@@ -58,7 +66,7 @@ func newVolume(t *testing.T, disk string) *volume {
 	v.must(err)
 	v.daemon, err = daemon.New(daemon.Options{
 		Binary: tierfs, Dir: filepath.Join(dir, "tierfs"), Source: source,
-		Mount:    "layout = \"kafka\"\nwrites = \"through\"",
+		Mount:    fmt.Sprintf("layout = \"kafka\"\nwrites = %q", writes),
 		Settings: v.store.Settings + fmt.Sprintf("[retention]\ndelete_grace = %q\ndefault_local_retention_age = \"36500 d\"\n[upload]\nloop_backoff_max = \"100 ms\"\n", grace),
 		Env:      []string{"TIERFS_CRASHPOINTS=" + v.orders},
 	})
@@ -90,14 +98,23 @@ func (v *volume) below(path string) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", v.root.Fd(), path)
 }
 
-// order replaces the daemon's orders.
+// order replaces the daemon's orders. Behind a death nothing is ordered.
 func (v *volume) order(lines ...string) {
+	v.orderMu.Lock()
+	defer v.orderMu.Unlock()
+	if v.spent {
+		lines = nil
+	}
+	v.must(v.writeOrders(slices.Concat(lines, v.standing)))
+}
+
+// writeOrders is called with the lock held.
+func (v *volume) writeOrders(lines []string) error {
 	text := ""
 	if len(lines) > 0 {
 		text = strings.Join(lines, "\n") + "\n"
 	}
-	v.must(os.WriteFile(v.orders+".new", []byte(text), 0o600))
-	v.must(os.Rename(v.orders+".new", v.orders))
+	return errors.Join(os.WriteFile(v.orders+".new", []byte(text), 0o600), os.Rename(v.orders+".new", v.orders))
 }
 
 // died waits for the end of the daemon at a point.
@@ -105,7 +122,7 @@ func (v *volume) died(p *child.Process, from int, point string) error {
 	select {
 	case <-p.Done():
 	case <-time.After(patience):
-		return errors.Join(fmt.Errorf("%s was not reached; the daemon's last lines:\n%s", point, v.daemon.Log().Tail(20)), p.Kill())
+		return errors.Join(fmt.Errorf("%s was not reached; the daemon's last lines:\n%s", point, v.daemon.Log().Tail(20)), v.daemon.Kill())
 	}
 	if said := v.daemon.Log().Text()[from:]; !strings.Contains(said, "crashing at "+point+"\n") {
 		return fmt.Errorf("the daemon did not end at %s but by %v; its last lines:\n%s", point, p.Err(), v.daemon.Log().Tail(20))
@@ -147,8 +164,8 @@ func markerOf(path string) string {
 	return path
 }
 
-// found reads all that the broker sees.
-func (v *volume) found() (map[string][]byte, error) {
+// found reads what the broker sees, of the wanted paths.
+func (v *volume) found(of func(path string) bool) (map[string][]byte, error) {
 	found := map[string][]byte{}
 	root := v.daemon.Mountpoint()
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
@@ -156,6 +173,10 @@ func (v *volume) found() (map[string][]byte, error) {
 		switch {
 		case err != nil || rel == ".":
 			return err
+		case !of(rel) && e.IsDir():
+			return fs.SkipDir
+		case !of(rel):
+			return nil
 		case e.IsDir():
 			found[rel+"/"] = nil
 			return nil
@@ -169,9 +190,18 @@ func (v *volume) found() (map[string][]byte, error) {
 // look holds everything that the broker sees against the ledger.
 func (v *volume) look(when string) {
 	v.t.Helper()
-	found, err := v.found()
+	v.lookAt(when, "")
+}
+
+// lookAt is look at what begins with one of the prefixes.
+func (v *volume) lookAt(when string, prefixes ...string) {
+	v.t.Helper()
+	of := func(path string) bool {
+		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(path, p) })
+	}
+	found, err := v.found(of)
 	v.must(err)
-	if wrong := v.ledger.settle(found); len(wrong) > 0 {
+	if wrong := v.ledger.settle(found, of); len(wrong) > 0 {
 		v.t.Fatalf("%s:\n%s", when, strings.Join(wrong, "\n"))
 	}
 }
@@ -187,9 +217,11 @@ func (v *volume) check(when string) {
 }
 
 // byDeath tells an error that the end of the mount makes from others. What the kernel was half through with when the mount ended
-// is EIO: then the daemon has to be dead.
+// is EIO: then the daemon has to be dead. A daemon that is replaced explains nothing.
 func (v *volume) byDeath(err error) bool {
 	switch {
+	case v.verb == die:
+		return false
 	case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ECONNABORTED):
 		return true
 	case !errors.Is(err, unix.EIO):
