@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +40,9 @@ func (d *Daemon) Processes() map[int]string {
 	paths, _ := filepath.Glob("/proc/[0-9]*/environ")
 	mark := []byte(markVariable + "=" + d.options.Dir)
 	for _, path := range paths {
+		if !mayBeOurs(filepath.Dir(path)) {
+			continue
+		}
 		environ, err := os.ReadFile(path) // that of a zombie is empty
 		if err != nil || !slices.ContainsFunc(bytes.Split(environ, []byte{0}), func(v []byte) bool { return bytes.Equal(v, mark) }) {
 			continue
@@ -52,6 +56,15 @@ func (d *Daemon) Processes() map[int]string {
 		}
 	}
 	return found
+}
+
+// mayBeOurs leaves other programs out: a look at the environment of one that is stuck in the kernel waits for as long. A daemon is
+// executed by a descriptor, whose number is its name then.
+func mayBeOurs(dir string) bool {
+	comm, err := os.ReadFile(dir + "/comm")
+	name := strings.TrimSpace(string(comm))
+	_, number := strconv.Atoi(name)
+	return err == nil && (number == nil || strings.HasPrefix(name, "tierfs"))
 }
 
 // Kill ends every process of the mount by SIGKILL, the holder first, and waits for their end. The dead mount stays.

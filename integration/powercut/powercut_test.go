@@ -177,7 +177,7 @@ func counts() (cuts, images int) {
 // TestPowerCut is the promise, for each mode of writes.
 func TestPowerCut(t *testing.T) {
 	cuts, images := counts()
-	for _, writes := range []string{"through"} {
+	for _, writes := range []string{"through", "writeback"} {
 		t.Run(writes, func(t *testing.T) {
 			t.Run("busy", func(t *testing.T) {
 				w := record(t, tierfs, writes, busy, spread(cuts, 450, withFlush, atEntry, atOnce))
