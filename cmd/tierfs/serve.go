@@ -36,6 +36,7 @@ func (p *program) daemonCommand() *cobra.Command {
 			if check {
 				return canTakeOver()
 			}
+			_ = os.WriteFile("/proc/self/comm", []byte("tierfs"), 0) // it was executed by a descriptor, which is its name now
 			log := slog.New(slog.NewTextHandler(p.stderr, nil))
 			keep, err := holder.Connect(os.Getenv)
 			if err != nil {
