@@ -96,7 +96,6 @@ func (p *plain) freeze(path string) (thaw func()) {
 // TestHungDisk ends a daemon by SIGKILL that waits for its disk: it cannot die before the disk goes on, no other one is started
 // before it is dead, and nothing is lost. This process has nothing open on the mount: a child that it forks would wait for it, too.
 func TestHungDisk(t *testing.T) {
-	t.Parallel()
 	eachWrites(t, func(t *testing.T, mode string) {
 		disk := roomyDisk(t)
 		p := newPlainIn(t, disk, writing(rig.FS(t.TempDir()), mode), "", "cold", "held")
