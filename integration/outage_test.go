@@ -135,7 +135,7 @@ func (o *outage) away(prefix string, faults ...fault) {
 	}
 	o.more(10) // since the first upload that failed, a minute has passed
 	if len(faults) == 1 && faults[0].mode == proxy.Hang {
-		o.more(30) // the first one has failed when it had got no answer for so long
+		o.more(60) // the first one has failed when it had got no answer in two tries, of 30 s each
 	}
 	o.stalled(base)
 	sealed := o.sealedOf("hot")
