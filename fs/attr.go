@@ -45,7 +45,7 @@ func (f *fileSystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.At
 	if n == nil {
 		return fuse.Status(unix.ESTALE)
 	}
-	if n.isRegular() && in.Flags()&fuse.FUSE_GETATTR_FH != 0 && f.full() {
+	if in.Flags()&fuse.FUSE_GETATTR_FH != 0 && f.full() && f.handles.writes(in.Fh()) {
 		return fuse.Status(unix.ENOSPC) // of a write(2)
 	}
 	l, err := f.descriptor(n, unix.O_PATH)
@@ -108,6 +108,7 @@ func (f *fileSystem) Statx(_ <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxO
 	}
 	fillStatx(&st, &below, &out.Statx)
 	out.SetTimeout(cacheTime)
+	f.stillFull(n)
 	return fuse.OK
 }
 

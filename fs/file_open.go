@@ -40,6 +40,9 @@ func (f *fileSystem) open(n *node, in *fuse.InHeader, flags uint32, out *fuse.Op
 	if !n.isRegular() { // the kernel opens all others itself
 		return fuse.Status(unix.ENXIO)
 	}
+	if flags&unix.O_ACCMODE != unix.O_RDONLY {
+		defer f.stillFull(n) // the kernel may know its attributes since before
+	}
 	if f.openedBefore(in, out) != nil {
 		return fuse.OK
 	}
@@ -82,7 +85,7 @@ func (f *fileSystem) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	if o.file != nil {
 		o.file.Synced()
 	}
-	return f.status("flush", o.node, f.reserved(o.node))
+	return f.status("flush", o.node, f.reserved(o))
 }
 
 // fsyncData is the flag of fdatasync(2) in a FSYNC.
@@ -102,7 +105,7 @@ func (f *fileSystem) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	err := f.sync(o, in)
 	sent.Done(err == nil)
 	if err == nil {
-		err = f.reserved(o.node)
+		err = f.reserved(o)
 	}
 	return f.status("fsync", o.node, err)
 }

@@ -107,6 +107,12 @@ func (t *handleTable) all() []*openFile {
 	return slices.Collect(maps.Values(t.byID))
 }
 
+// writes reports whether a handle is one for writing.
+func (t *handleTable) writes(id uint64) bool {
+	o := t.get(id)
+	return o != nil && o.file != nil && o.writes()
+}
+
 // get returns an open handle, or nil. The kernel releases a handle only after the
 // last request on it, so its descriptor stays open.
 func (t *handleTable) get(id uint64) *openFile {

@@ -220,15 +220,15 @@ func (s *Server) tune(opt Options) {
 				opt.Log.Error("a successor will not know its mount", "err", err)
 			}
 		}
+		if s.Writeback() {
+			if err := setDirty(own.Device, opt.MaxDirty); err != nil {
+				opt.Log.Error("the kernel's own limit of unwritten bytes holds, and may be more than the reserve", "err", err)
+			}
+		}
 		err = setReadAhead(own.Device, opt.ReadAhead)
 	}
 	if err != nil {
 		opt.Log.Warn("read-ahead keeps the kernel's default: cold sequential reads are slower", "err", err)
-	}
-	if err == nil && s.Writeback() {
-		if err := setDirty(own.Device, opt.MaxDirty); err != nil {
-			opt.Log.Warn("the kernel's own limit of unwritten bytes holds", "err", err)
-		}
 	}
 }
 

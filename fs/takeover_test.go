@@ -342,6 +342,7 @@ func TestColdReadersOutliveServer(t *testing.T) {
 	victim := start()
 	<-fetching
 	survivor := start()
+	m.waitFor("both wait", func() bool { return m.cache.Stats().Waiting == 2 })
 	check(t, victim.Process.Signal(unix.SIGUSR1)) // which dd survives
 	m.waitFor("the kernel's interrupt", func() bool { return m.interrupts.Load() > 0 })
 	m.takeOver()

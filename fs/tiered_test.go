@@ -25,6 +25,7 @@ import (
 type tieredMount struct {
 	*testMount
 	store *sim.Store
+	cache *chunkcache.Cache
 }
 
 func tieredTest(t *testing.T, configure ...func(*mountConfig)) *tieredMount {
@@ -40,7 +41,7 @@ func tieredTest(t *testing.T, configure ...func(*mountConfig)) *tieredMount {
 		c.options = tier.Options{Layout: layout.Generic, Store: store, Cache: cache, Prefix: "p", FetchTimeout: 10 * time.Second}
 		c.prepare = func(src string) { check(t, os.Mkdir(src+"/t-0", 0o755)) }
 	}
-	return &tieredMount{mountTest(t, append([]func(*mountConfig){base}, configure...)...), store}
+	return &tieredMount{mountTest(t, append([]func(*mountConfig){base}, configure...)...), store, cache}
 }
 
 func segmentPath(start int) string { return fmt.Sprintf("t-0/%020d.log", start) }

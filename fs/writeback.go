@@ -20,8 +20,8 @@ import (
 //     the kernel wants to know the mode of the file, and asks by a GETATTR with the
 //     file's handle if it does not. So it is made to forget the attributes of files
 //     that are open for writing, and that GETATTR gets ENOSPC, which is what write(2)
-//     returns. (A read that needs the size does not ask, and stat(2) asks without a
-//     handle.) New names get ENOSPC, too, and an fsync or a close of a file of which
+//     returns. (A read that needs the size asks only when it was not told for an hour, and
+//     stat(2) asks without a handle.) New names get ENOSPC, too, and an fsync or a close of a file of which
 //     something lies in the room of the reserve, once, although it is synced.
 //   - Where data and holes are only the kernel knows, see Lseek.
 
@@ -35,11 +35,12 @@ func (f *fileSystem) noRoom(in *fuse.InHeader) bool { return f.full() && !resent
 // filled is told when the volume becomes full, or is no more: in the second case the
 // kernel asks once more for each file, and then does not.
 func (f *fileSystem) filled(full bool) {
-	if !full || f.notify == nil {
-		return
-	}
 	for _, o := range f.handles.all() {
-		if o.file != nil && o.writes() {
+		switch {
+		case o.file == nil || !o.writes():
+		case !full:
+			o.node.onReserve.Store(false) // it has room of its own again
+		case f.notify != nil:
 			f.notify.changed(o.node.handle)
 		}
 	}
@@ -57,15 +58,17 @@ func (f *fileSystem) stillFull(n *node) {
 func (f *fileSystem) late(n *node, write func() error) error {
 	err := write()
 	if !errors.Is(err, unix.ENOSPC) {
+		f.volume.Wrote()
 		return err
 	}
 	n.onReserve.Store(true)
 	return f.volume.Late(f.base, write)
 }
 
-// reserved is the error of an fsync or a close that comes behind such a WRITE.
-func (f *fileSystem) reserved(n *node) error {
-	if n.onReserve.Swap(false) {
+// reserved is the error of an fsync or a close by a writer that comes behind such a
+// WRITE, as long as that matters.
+func (f *fileSystem) reserved(o *openFile) error {
+	if o.writes() && f.full() && o.node.onReserve.Swap(false) {
 		return unix.ENOSPC
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -89,6 +90,7 @@ func fillChild(args []string) error {
 	var want []byte
 	for i := 0; ; i++ {
 		more := pattern(16384, byte(i))
+		time.Sleep(time.Millisecond) // the kernel has to be told while the reserve lasts
 		n, err := f.Write(more)
 		want = append(want, more[:n]...)
 		if errors.Is(err, unix.ENOSPC) {

@@ -30,6 +30,8 @@ const (
 	// is not full any more; on a small disk a lateShare-th of it.
 	lateRoom  = 64 << 20
 	lateShare = 32
+	// earlyShare of the reserve is free when the volume becomes full.
+	earlyShare = 3
 	// lateLook is how often a late write without any room is tried again, lateSay how
 	// often that is said.
 	lateLook = time.Second
@@ -70,6 +72,10 @@ func (v *Volume) Full() bool { return v.late.full.Load() }
 // with no lock held, also from within Late: it must not wait for the kernel or for a
 // late write.
 func (v *Volume) OnFull(f func(full bool)) { v.late.onFull.Store(&f) }
+
+// Wrote is told of each late write that found room, and makes the volume full while there is
+// still some: until the broker has learned of it, it goes on writing. It costs a statfs.
+func (v *Volume) Wrote() { v.late.wrote() }
 
 // CheckRoom completes the reserve for late writes and ends what Full says, if there is
 // room. The background calls it regularly; it costs nothing while the reserve is whole.
@@ -206,9 +212,27 @@ func (l *late) give(seen int64) bool {
 	if err != nil {
 		l.log.Warn("cannot give back a part of the reserve for late writes", "err", err)
 	}
+	if l.have != left {
+		return false
+	}
 	l.given.Add(1)
 	l.log.Info("the disk is full; a late write gets a part of the reserve", "left", left)
 	return true
+}
+
+// early is how many bytes are still free when the volume becomes full.
+func (l *late) early() int64 { return l.want / earlyShare }
+
+func (l *late) wrote() {
+	if l.want == 0 || l.full.Load() {
+		return
+	}
+	defer l.tell()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if free, _ := freeOf(l.fd); l.fd >= 0 && free < l.early() {
+		l.full.Store(true)
+	}
 }
 
 // check is CheckRoom.
@@ -224,7 +248,7 @@ func (l *late) check() {
 	default:
 	}
 	free, share := freeOf(l.fd)
-	if free < l.want-l.have+min(lateRoom, share) {
+	if free < l.want-l.have+l.early()+min(lateRoom, share) {
 		return
 	}
 	if err := l.take(); err != nil {

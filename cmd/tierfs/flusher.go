@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -93,6 +94,7 @@ type flusher struct {
 	mu     sync.Mutex // guards the process
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
+	stdout io.Closer
 	answer *bufio.Reader
 }
 
@@ -127,10 +129,23 @@ func (f *flusher) flush(ctx context.Context, path string, inode uint64) error {
 	}
 }
 
-// pause waits for the request under way and lets none begin until resume: an
-// unmount would find the mount busy.
-func (f *flusher) pause()  { f.turn <- struct{}{} }
+// pause ends the request under way and lets none begin until resume: an unmount would
+// find the mount busy, and a child that starts before an upgrade be nobody's behind it.
+func (f *flusher) pause() {
+	for {
+		f.stop()
+		select {
+		case f.turn <- struct{}{}:
+			f.stop()
+			return
+		case <-time.After(pausePace):
+		}
+	}
+}
+
 func (f *flusher) resume() { <-f.turn }
+
+const pausePace = 50 * time.Millisecond
 
 func (f *flusher) start() error {
 	f.mu.Lock()
@@ -151,7 +166,7 @@ func (f *flusher) start() error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	f.cmd, f.stdin, f.answer = cmd, stdin, bufio.NewReader(stdout)
+	f.cmd, f.stdin, f.stdout, f.answer = cmd, stdin, stdout, bufio.NewReader(stdout)
 	return nil
 }
 
@@ -178,8 +193,8 @@ func (f *flusher) ask(what flush) error {
 	return nil
 }
 
-// stop kills the process. One that waits for an answer of this daemon, which has read the
-// request, dies when it gets it.
+// stop kills the process, and does not wait for its end: one that waits in the kernel for
+// an answer of this daemon, or for a disk, dies when it gets it.
 func (f *flusher) stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,6 +203,7 @@ func (f *flusher) stop() {
 	}
 	_ = f.cmd.Process.Kill()
 	_ = f.stdin.Close()
-	_ = f.cmd.Wait()
+	_ = f.stdout.Close() // ends ask
+	go f.cmd.Wait()      // of no use to anybody, but to the kernel
 	f.cmd = nil
 }

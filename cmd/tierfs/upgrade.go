@@ -151,8 +151,7 @@ func (d *daemon) execute(u upgrade) error {
 			return fmt.Errorf("requests are under way: %w; this version serves on", err)
 		}
 	}
-	d.flusher.stop()
-	d.flusher.pause() // a child that starts now would be nobody's afterwards
+	d.flusher.pause()
 	defer d.flusher.resume()
 	return d.keep.Exec(int(u.binary.Fd()), []string{os.Args[0], "daemon", "--handed-over"}, d.environ)
 }

@@ -49,6 +49,8 @@ func (d *daemon) mayGather() (may bool, why string) {
 		return false, ""
 	case d.keep.Kind() == holder.None:
 		return false, "there is no holder, and what the kernel has gathered would be lost with this process"
+	case unix.Access("/sys/class/bdi", unix.W_OK) != nil:
+		return false, "/sys is read-only, so how much the kernel may gather cannot be limited"
 	case !fs.Lockable():
 		return false, "memory cannot be locked; raise LimitMEMLOCK"
 	}
