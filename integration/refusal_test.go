@@ -81,7 +81,7 @@ func TestRefusedSource(t *testing.T) {
 		}
 		r, err := d.Run(ctx, mount...)
 		if err != nil || r.Code != 1 || strings.Count(r.Stderr, "\n") != 1 ||
-			!strings.Contains(r.Stderr, "cannot upgrade") || !strings.Contains(r.Stderr, "`tierfs unmount "+source+"`") {
+			!strings.Contains(r.Stderr, "`tierfs upgrade "+source+"`") || !strings.Contains(r.Stderr, "`tierfs unmount "+source+"`") {
 			t.Errorf("a second mount: %+v, %v", r, err)
 		}
 		if _, err := os.Stat(filepath.Join(source, "meta.properties")); err != nil || !d.Process().Running() {
