@@ -17,20 +17,36 @@ func (s *Server) Alive() {
 // GathersWrites reports whether the mount whose INIT has this reply is one with
 // Writeback.
 func GathersWrites(reply []byte) bool {
-	return len(reply) >= outHeaderBytes && negotiated(reply)&fuse.CAP_WRITEBACK_CACHE != 0
+	if len(reply) < outHeaderBytes {
+		return false
+	}
+	var opt Options
+	opt.asNegotiated(reply)
+	return opt.Writeback
 }
 
 // CanTakeOver fails with ErrCannotTakeOver if this version would answer a mount's INIT
 // in another way than the version did that made the mount. It changes nothing.
 func CanTakeOver(request, reply []byte) error {
+	if err := begun(request, reply); err != nil {
+		return err
+	}
+	opt := Options{Log: slog.New(slog.DiscardHandler)}
+	opt.asNegotiated(reply)
+	return newDevice(-1, fuse.NewProtocolServer(&fileSystem{}, mountOptions(opt)), opt.Log, nil).replay(request, reply)
+}
+
+// begun fails with ErrCannotTakeOver if a mount's INIT was not answered.
+func begun(request, reply []byte) error {
 	if len(request) < inHeaderBytes || len(reply) < outHeaderBytes {
 		return fmt.Errorf("%w: it was never begun", ErrCannotTakeOver)
 	}
+	return nil
+}
+
+// asNegotiated sets what the mount whose INIT has this reply was made with.
+func (o *Options) asNegotiated(reply []byte) {
 	features := negotiated(reply)
-	opt := Options{
-		Log:       slog.New(slog.DiscardHandler),
-		Writeback: features&fuse.CAP_WRITEBACK_CACHE != 0,
-		NoResend:  features&fuse.CAP_HAS_RESEND == 0,
-	}
-	return newDevice(-1, fuse.NewProtocolServer(&fileSystem{}, mountOptions(opt)), opt.Log, nil).replay(request, reply)
+	o.Writeback = features&fuse.CAP_WRITEBACK_CACHE != 0
+	o.NoResend = features&fuse.CAP_HAS_RESEND == 0
 }

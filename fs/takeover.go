@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,12 +22,10 @@ func TakeOver(ctx context.Context, opt Options) (*Server, error) {
 		return nil, fmt.Errorf("%w: nothing was left", ErrCannotTakeOver)
 	}
 	request, reply := opt.Table.Init()
-	if err := CanTakeOver(request, reply); err != nil {
+	if err := begun(request, reply); err != nil {
 		return nil, err
 	}
-	features := negotiated(reply)
-	opt.Writeback = features&fuse.CAP_WRITEBACK_CACHE != 0
-	opt.NoResend = features&fuse.CAP_HAS_RESEND == 0
+	opt.asNegotiated(reply)
 	if opt.NoResend && !opt.Drained {
 		return nil, fmt.Errorf("%w: the kernel does not send again what its daemon had not answered", ErrCannotTakeOver)
 	}
@@ -37,7 +34,7 @@ func TakeOver(ctx context.Context, opt Options) (*Server, error) {
 		return nil, err
 	}
 	s.prepare(opt.Fuse, opt)
-	s.features = features
+	s.features = negotiated(reply)
 	s.name, opt.FsName = opt.Table.Mount()
 	if err := s.inherit(request, reply, opt); err != nil {
 		s.fs.abandon()
