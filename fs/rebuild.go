@@ -16,7 +16,7 @@ import (
 //
 // An inode that is gone below is known all the same, and answers ESTALE as it would
 // have before. A handle that cannot be opened again answers EIO; that is logged here.
-func (f *fileSystem) rebuild() error {
+func (f *fileSystem) rebuild() {
 	needed := map[uint64]bool{}
 	for _, o := range f.memory.Handles() {
 		needed[o.Node] = true
@@ -33,7 +33,6 @@ func (f *fileSystem) rebuild() error {
 	for slot, o := range f.memory.Handles() {
 		f.rebuildHandle(slot, o)
 	}
-	return nil
 }
 
 func (f *fileSystem) dropSlot(slot holder.InodeSlot, in holder.Inode) {
@@ -81,8 +80,7 @@ func (f *fileSystem) takeKept(n *node) (fd int, ok bool) {
 // dropStrays lets go of what the holder keeps for no node: a predecessor had put it
 // there, or not dropped it yet, when it died.
 func (f *fileSystem) dropStrays() {
-	k, ok := f.inodes.keeper.(interface{ Names() []string })
-	if !ok {
+	if f.inodes.keeper == nil {
 		return
 	}
 	kept := map[string]bool{}
@@ -91,7 +89,7 @@ func (f *fileSystem) dropStrays() {
 			kept[keptName(id)] = true
 		}
 	}
-	for _, name := range k.Names() {
+	for _, name := range f.inodes.keeper.Names() {
 		if strings.HasPrefix(name, keptPrefix) && !kept[name] {
 			_ = f.inodes.keeper.Drop(name)
 		}

@@ -88,7 +88,7 @@ func (l *lives) takeOver() {
 	l.memory = again
 	l.opts.Takeover = true
 	l.start()
-	check(l.t, l.f.rebuild())
+	l.f.rebuild()
 }
 
 // request is the header of a new request about a node.

@@ -32,6 +32,7 @@ type Keeper interface {
 	Put(name string, fd int) error
 	Drop(name string) error
 	Take(name string) (fd int, ok bool)
+	Names() []string // of what is kept
 }
 
 // Options say what is mounted where.
@@ -239,12 +240,9 @@ func (s *Server) Resend() bool { return s.features&fuse.CAP_HAS_RESEND != 0 }
 // Writeback reports whether the kernel gathers writes, and owns sizes and times.
 func (s *Server) Writeback() bool { return s.features&fuse.CAP_WRITEBACK_CACHE != 0 }
 
-// Locked reports whether all memory through which requests pass could be locked so
-// far. Without it a crash may fail a request that is under way, and what the kernel
-// has gathered with it: such a mount must not ask for Writeback.
-func (s *Server) Locked() bool { return s.device.buffers.locked() }
-
-// Lockable reports whether a mount would be Locked.
+// Lockable reports whether the memory through which requests pass can be locked.
+// Without that a crash may fail a request that is under way, and what the kernel has
+// gathered with it: such a mount must not ask for Writeback.
 func Lockable() bool { return probeLock() == nil }
 
 // Drain makes the server read no further request and waits until those that it has

@@ -54,9 +54,7 @@ func (s *Server) inherit(request, reply []byte, opt Options) error {
 	if err := s.device.replay(request, reply); err != nil {
 		return err
 	}
-	if err := s.fs.rebuild(); err != nil {
-		return err
-	}
+	s.fs.rebuild()
 	if err := s.device.setPolled(opt.polled || opt.NoResend); err != nil {
 		return err
 	}

@@ -71,19 +71,6 @@ func Inherit(getenv func(string) string) (Options, error) {
 	return Options{adopted: &adopted{daemon: daemon, sock: sock, kept: fds}}, nil
 }
 
-// Take returns a duplicate (close-on-exec) of what Inherit got under a name. The caller closes it.
-func (o Options) Take(name string) (fd int, ok bool) {
-	if o.adopted == nil {
-		return -1, false
-	}
-	kept, ok := o.adopted.kept[name]
-	if !ok {
-		return -1, false
-	}
-	fd, err := dupFD(kept)
-	return fd, err == nil
-}
-
 // Supervise runs the daemon until it ends because it was asked to, or cannot be started, and returns its exit status (128
 // and the signal's number if a signal ended it). SIGTERM, SIGINT and SIGHUP go to the daemon; the end of ctx is a
 // SIGTERM, unless one of them ended it.
