@@ -45,7 +45,7 @@ type daemon struct {
 	environ  []string // of processes that this one starts
 	upgrades chan upgrade
 	writes   writes
-	dirty    int64 // bytes that the kernel may gather
+	dirty    int64 // bytes that the kernel may gather; 0: it gathers none
 	flusher  *flusher
 
 	closers []func() error // in the order in which things were opened

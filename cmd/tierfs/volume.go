@@ -134,7 +134,8 @@ func (d *daemon) openTier(ctx context.Context) (*tier.Volume, error) {
 		Metrics:       d.metrics.Tier,
 		Step:          d.step,
 	}
-	if may, _ := d.mayGather(); may {
+	var may bool
+	if may, d.writes.why = d.mayGather(); may {
 		var err error
 		if d.dirty, err = dirtyCap(d.source.fd); err != nil {
 			return nil, err

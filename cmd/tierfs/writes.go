@@ -57,14 +57,16 @@ func (d *daemon) mayGather() (may bool, why string) {
 	return true, ""
 }
 
-// gathers is mayGather for the open volume, which needs a reserve for what the kernel
-// gathers.
+// gathers is the same for the open volume, which was opened by what mayGather said and
+// needs a reserve for what the kernel gathers.
 func (d *daemon) gathers() (bool, string) {
-	may, why := d.mayGather()
-	if may && !d.takeover && d.volume.LateReserve() < d.dirty {
+	switch {
+	case d.dirty == 0:
+		return false, d.writes.why
+	case !d.takeover && d.volume.LateReserve() < d.dirty:
 		return false, fmt.Sprintf("the disk has too little room for a reserve of as much as the kernel may gather, %s", size(d.dirty))
 	}
-	return may, why
+	return true, ""
 }
 
 // settled notes what came of it. It fails if that is not what the settings insist on.
