@@ -33,6 +33,9 @@ func TestConnectTakesDescriptors(t *testing.T) {
 	if os.Getenv("LISTEN_FDS") != "" {
 		t.Error("the variables are left for children")
 	}
+	if !k.Has("a") || !k.Has("b") || k.Has("c") {
+		t.Error("it does not have what was passed, or more")
+	}
 	if got := strings.Join(k.Names(), " "); got != "a b" {
 		t.Errorf("kept: %s", got)
 	}

@@ -148,6 +148,14 @@ func (k *Keeper) Take(name string) (fd int, ok bool) {
 	return -1, false
 }
 
+// Has reports whether something is kept under a name.
+func (k *Keeper) Has(name string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, ok := k.kept[name]
+	return ok
+}
+
 // Names returns what is kept, sorted.
 func (k *Keeper) Names() []string {
 	k.mu.Lock()

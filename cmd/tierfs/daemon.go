@@ -70,7 +70,7 @@ func (d *daemon) close() error {
 // A takeover that fails leaves everything to the holder.
 func (p *program) startDaemon(ctx context.Context, keep *holder.Keeper, c *config.Config, log *slog.Logger) (_ *daemon, err error) {
 	d := &daemon{
-		cfg: c, log: log, keep: keep, takeover: keeps(keep, keptFuse), drained: p.handedOver, environ: p.environ, upgrades: make(chan upgrade),
+		cfg: c, log: log, keep: keep, takeover: keep.Has(keptFuse), drained: p.handedOver, environ: p.environ, upgrades: make(chan upgrade),
 		step: p.crashpoints(keep.PID()), registry: prometheus.NewRegistry(),
 	}
 	d.flusher = newFlusher(c.Mount.Mountpoint, p.environ)

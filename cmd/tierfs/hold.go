@@ -129,14 +129,6 @@ func memory(name string, content []byte) (*os.File, error) {
 	return f, nil
 }
 
-func keeps(keep *holder.Keeper, name string) bool {
-	fd, ok := keep.Take(name)
-	if ok {
-		_ = unix.Close(fd)
-	}
-	return ok
-}
-
 // flushesIO marks this process as one that the kernel's write-back waits for, so
 // that its own allocations do not wait for write-back in turn. The mark is a
 // thread's, and a new thread inherits it: so the process executes itself once, on a

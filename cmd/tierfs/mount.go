@@ -45,7 +45,7 @@ func (p *program) mount(ctx context.Context, load func() (*config.Config, error)
 		return err
 	}
 	defer func() { err = errors.Join(err, keep.Close()) }()
-	if keeps(keep, keptFuse) { // of a mount that lives: nothing of it may be looked up by a path
+	if keep.Has(keptFuse) { // of a mount that lives: nothing of it may be looked up by a path
 		return p.serveKept(ctx, keep, log)
 	}
 	c, err := load()
