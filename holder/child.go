@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -27,7 +26,7 @@ func (s *supervisor) prepare() {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(oomScore), 0); err != nil {
 		s.later("the OOM score cannot be lowered", err)
 	}
-	if err := raiseFileLimit(); err != nil {
+	if _, err := RaiseFileLimit(); err != nil {
 		s.later("the limit of open files cannot be raised", err)
 	}
 }
@@ -40,23 +39,6 @@ func (s *supervisor) later(what string, err error) {
 		return
 	}
 	s.unsaid = append(s.unsaid, func() { s.log.Warn(what, "error", err) })
-}
-
-// raiseFileLimit raises RLIMIT_NOFILE to what the kernel allows at all, or to the hard limit.
-func raiseFileLimit() error {
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return err
-	}
-	if b, err := os.ReadFile("/proc/sys/fs/nr_open"); err == nil {
-		if n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil && n > limit.Max {
-			if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}) == nil {
-				return nil
-			}
-		}
-	}
-	limit.Cur = limit.Max
-	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
 }
 
 // start starts the daemon with all that is kept.

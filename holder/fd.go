@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -147,18 +146,4 @@ func receiveMessage(sock int, buf []byte) (n int, fds []int, err error) {
 		}
 		return n, fds, nil
 	}
-}
-
-// ioFlusher marks this thread (and what it forks or executes) as one that memory reclaim may depend on. It returns the
-// state before.
-func ioFlusher(on bool) (was bool, err error) {
-	r, _, errno := syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_GET_IO_FLUSHER, 0, 0, 0, 0, 0)
-	if errno != 0 {
-		return false, errno
-	}
-	arg := uintptr(0)
-	if on {
-		arg = 1
-	}
-	return r == 1, unix.Prctl(unix.PR_SET_IO_FLUSHER, arg, 0, 0, 0)
 }

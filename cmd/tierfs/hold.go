@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -127,21 +126,4 @@ func memory(name string, content []byte) (*os.File, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
-}
-
-// flushesIO marks this process as one that the kernel's write-back waits for, so
-// that its own allocations do not wait for write-back in turn. The mark is a
-// thread's, and a new thread inherits it: so the process executes itself once, on a
-// marked thread. Under a holder that has been done before.
-func flushesIO() error {
-	set, err := unix.PrctlRetInt(unix.PR_GET_IO_FLUSHER, 0, 0, 0, 0)
-	if err != nil || set == 1 {
-		return nil // a kernel without it serves all the same
-	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := unix.Prctl(unix.PR_SET_IO_FLUSHER, 1, 0, 0, 0); err != nil {
-		return nil
-	}
-	return unix.Exec("/proc/self/exe", os.Args, os.Environ())
 }

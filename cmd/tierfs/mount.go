@@ -35,7 +35,7 @@ func (p *program) mountCommand() *cobra.Command {
 func (p *program) mount(ctx context.Context, load func() (*config.Config, error)) (err error) {
 	log := slog.New(slog.NewTextHandler(p.stderr, nil))
 	if os.Getenv("FDSTORE") != "" {
-		if err := flushesIO(); err != nil {
+		if err := holder.FlushIO(); err != nil {
 			return err
 		}
 	}

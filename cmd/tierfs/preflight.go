@@ -202,29 +202,13 @@ func answers(point string) (bool, error) {
 	}
 }
 
-// plentyOfFiles is more than any broker keeps open, and the kernel's own default
-// for the most that one process may ask for (fs.nr_open).
-const plentyOfFiles = 1 << 20
-
-// raiseFileLimit lets this process open as many files as it may: a broker's
-// open segments are open here as well. Root may go beyond the limit that it was
-// started with, unless a container forbids it.
+// raiseFileLimit lets this process open as many files as it may.
 func raiseFileLimit(log *slog.Logger) {
-	var limit unix.Rlimit
-	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
-	if err == nil {
-		most := max(limit.Max, plentyOfFiles)
-		if unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}) == nil {
-			return
-		}
-		limit.Cur = limit.Max
-		err = unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
-	}
-	if err != nil {
+	limit, err := holder.RaiseFileLimit()
+	switch {
+	case err != nil:
 		log.Warn("the limit of open files stays as it is", "err", err)
-		return
-	}
-	if limit.Max < 65536 {
-		log.Warn("the limit of open files is low for a broker; raise LimitNOFILE", "limit", limit.Max)
+	case limit < 65536:
+		log.Warn("the limit of open files is low for a broker; raise LimitNOFILE", "limit", limit)
 	}
 }
