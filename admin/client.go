@@ -101,11 +101,7 @@ func (c *Client) Unmount(ctx context.Context) error {
 // Upgrade asks the daemon to hand the mount over to another binary, and returns when
 // it is about to. Whether that binary serves is seen by the status.
 func (c *Client) Upgrade(ctx context.Context, what UpgradeRequest) error {
-	body, err := json.Marshal(what)
-	if err != nil {
-		return err
-	}
-	resp, err := c.send(ctx, http.MethodPost, "/upgrade", bytes.NewReader(body))
+	resp, err := c.post(ctx, "/upgrade", what)
 	if err != nil {
 		return err
 	}
@@ -186,11 +182,7 @@ func (c *Client) Check(ctx context.Context, what CheckRequest, report func(Findi
 // stream asks for something, and calls each for every line of the answer but the
 // last, which it returns.
 func (c *Client) stream(ctx context.Context, path string, what any, each func(Line)) (Line, error) {
-	body, err := json.Marshal(what)
-	if err != nil {
-		return Line{}, err
-	}
-	resp, err := c.send(ctx, http.MethodPost, path, bytes.NewReader(body))
+	resp, err := c.post(ctx, path, what)
 	if err != nil {
 		return Line{}, err
 	}
@@ -224,6 +216,15 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, re
 		return fmt.Errorf("%s: answer of the daemon: %w", c.socket, err)
 	}
 	return nil
+}
+
+// post sends what is asked for.
+func (c *Client) post(ctx context.Context, path string, what any) (*http.Response, error) {
+	body, err := json.Marshal(what)
+	if err != nil {
+		return nil, err
+	}
+	return c.send(ctx, http.MethodPost, path, bytes.NewReader(body))
 }
 
 // send returns the answer if its status is good.
