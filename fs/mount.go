@@ -99,18 +99,6 @@ func setReadAhead(device string, bytes int64) error {
 	return os.WriteFile("/sys/class/bdi/"+device+"/read_ahead_kb", []byte(kib), 0)
 }
 
-// setDirty bounds the bytes that the kernel has gathered and not sent yet.
-func setDirty(device string, bytes int64) error {
-	if bytes <= 0 {
-		return nil
-	}
-	bdi := "/sys/class/bdi/" + device + "/"
-	return errors.Join(
-		os.WriteFile(bdi+"max_bytes", []byte(strconv.FormatInt(bytes, 10)), 0),
-		os.WriteFile(bdi+"strict_limit", []byte("1"), 0),
-	)
-}
-
 // ownMount returns the line of this mount in the kernel's table.
 func ownMount(point, source string) (mountinfo.Mount, error) {
 	on, err := mountinfo.Stack(point)

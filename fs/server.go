@@ -93,6 +93,8 @@ type Server struct {
 	stop       context.CancelFunc // ends what requests wait for
 	device     *device
 	volume     *tier.Volume
+	limit      dirtyLimit
+	tuned      chan struct{} // closed when limit is set
 	left       chan struct{} // closed when no handler runs any more, after leave
 	done       chan struct{} // closed when nothing of the mount runs any more
 }
@@ -140,7 +142,7 @@ func newServer(ctx context.Context, opt *Options) (*Server, error) {
 	}
 	return &Server{
 		mountpoint: point, fs: f, stop: stop, volume: opt.Volume,
-		left: make(chan struct{}), done: make(chan struct{}),
+		tuned: make(chan struct{}), left: make(chan struct{}), done: make(chan struct{}),
 	}, nil
 }
 
@@ -196,6 +198,7 @@ func (s *Server) finish() {
 			return s.device.InodeNotify(node, attributes, 0)
 		})
 	})
+	asking.Go(func() { s.keepLimit(time.Tick(limitLook)) })
 	<-s.device.ended
 	s.volume.OnChange(nil)
 	if s.device.silent.Load() {
@@ -213,6 +216,7 @@ func (s *Server) finish() {
 
 // tune sets what only the kernel's table of block devices can.
 func (s *Server) tune(opt Options) {
+	defer close(s.tuned)
 	own, err := ownMount(s.mountpoint, opt.FsName)
 	if err == nil {
 		s.name = own.Device
@@ -222,7 +226,11 @@ func (s *Server) tune(opt Options) {
 			}
 		}
 		if s.Writeback() {
-			if err := setDirty(own.Device, opt.MaxDirty); err != nil {
+			s.limit = dirtyLimit{own.Device, opt.MaxDirty}
+			switch err := s.limit.set(); {
+			case errors.Is(err, errNoLeast):
+				opt.Log.Warn("appends may be slower than they could be", "err", err)
+			case err != nil:
 				opt.Log.Error("the kernel's own limit of unwritten bytes holds, and may be more than the reserve", "err", err)
 			}
 		}
@@ -230,6 +238,25 @@ func (s *Server) tune(opt Options) {
 	}
 	if err != nil {
 		opt.Log.Warn("read-ahead keeps the kernel's default: cold sequential reads are slower", "err", err)
+	}
+}
+
+// keepLimit sets the limit of unwritten bytes again whenever it has moved.
+func (s *Server) keepLimit(look <-chan time.Time) {
+	select {
+	case <-s.tuned:
+	case <-s.device.ended:
+		return
+	}
+	for {
+		select {
+		case <-look:
+		case <-s.device.ended:
+			return
+		}
+		if err := s.limit.keep(); err != nil {
+			s.device.log.Warn("how much the kernel may gather cannot be kept to the limit", "err", err)
+		}
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -135,4 +137,31 @@ func appendChild(args []string) error {
 		}
 	}
 	return errors.Join(f.Sync(), f.Close())
+}
+
+// TestLimitKept moves what the kernel may gather, as the kernel does when the memory in use changes.
+func TestLimitKept(t *testing.T) {
+	const limit = 8 << 20
+	m := mountTest(t, gathered, func(c *mountConfig) { c.options.DirtyCap, c.fs.MaxDirty = limit, limit })
+	kept := m.server.limit
+	check(t, dirtyLimit{kept.device, 4 * limit}.set())
+	look := make(chan time.Time)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		m.server.keepLimit(look)
+	}()
+	for range 2 { // the second is taken when the first is done
+		look <- time.Now()
+	}
+	for _, name := range []string{"max_bytes", "min_bytes"} {
+		text, err := os.ReadFile(kept.file(name))
+		check(t, err)
+		now, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if check(t, err); now < limit*15/16 || now > limit*17/16 {
+			t.Errorf("%s: %d bytes instead of %d", name, now, limit)
+		}
+	}
+	m.close()
+	<-stopped
 }

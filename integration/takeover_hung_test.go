@@ -10,6 +10,7 @@ import (
 
 	"github.com/tierfs/tierfs/integration/child"
 	"github.com/tierfs/tierfs/integration/daemon"
+	"github.com/tierfs/tierfs/integration/proxy"
 )
 
 // hungLimit is how long a daemon may give no sign of life before it is replaced.
@@ -52,6 +53,45 @@ func TestHungDaemon(t *testing.T) {
 		}
 		if !strings.Contains(p.daemon.Log().Text(), "the daemon hangs and is killed") {
 			t.Error("nobody said that it hung")
+		}
+		p.allWhole()
+		p.stop()
+	})
+}
+
+// TestHungStore lets reads and uploads wait for a store for longer than a daemon may hang: that is another thing.
+func TestHungStore(t *testing.T) {
+	t.Parallel()
+	eachWrites(t, func(t *testing.T, mode string) {
+		t.Parallel()
+		store, faults := faultyStore(t)
+		p := newPlain(t, writing(store, mode), "[fetch]\ntimeout = \"10 m\"\n", "cold", "held")
+		p.mountAs(mode)
+		p.evict()
+		p.must(faults.Set(p.ctx, proxy.Hang))
+		names := p.segmentsIn("cold")
+		readers := []*reading{p.reads(names[0]), p.reads(names[1])}
+		p.roll("cold-0")
+		before := p.status()
+		for until := time.Now().Add(hungLimit * 4 / 3); time.Now().Before(until); time.Sleep(time.Second) {
+			if s := p.status(); s.PID != before.PID || s.Takeovers != 0 {
+				t.Fatalf("a store that hangs was taken for a daemon that does: %+v", s)
+			}
+			p.whole(p.segmentsIn("held")[0])
+		}
+		for _, r := range readers {
+			select {
+			case <-r.Done():
+				t.Errorf("a read did not wait: status %d, %s", r.ExitCode(), r.said.String())
+			default:
+			}
+		}
+		p.must(faults.Set(p.ctx, proxy.Pass))
+		for _, r := range readers {
+			p.must(r.ends(2 * time.Minute))
+			if r.ExitCode() != 0 || r.got.String() != string(p.logs[r.name]) {
+				t.Errorf("%s: %d bytes of %d, status %d, %s", r.name, r.got.Len(), len(p.logs[r.name]), r.ExitCode(), r.said.String())
+			}
 		}
 		p.allWhole()
 		p.stop()

@@ -178,6 +178,7 @@ func (d *daemon) Check(ctx context.Context, what admin.CheckRequest, report func
 
 // Pause implements admin.Daemon.
 func (d *daemon) Pause(paused bool) {
+	d.table.SetPaused(paused)
 	if paused {
 		d.background.Pause()
 		return

@@ -250,6 +250,9 @@ func (d *daemon) mount(ctx context.Context) error {
 // serve starts what runs beside the mount.
 func (d *daemon) serve() {
 	d.background = newBackground(d)
+	if d.table.Paused() {
+		d.background.Pause()
+	}
 	d.metrics.Tier.Collect(d.snapshot)
 	d.admin.Serve()
 	d.opened(d.runBackground())

@@ -78,6 +78,13 @@ func pauseAndResume(t *testing.T, w *world) {
 		t.Error("not paused")
 	}
 	w.fails(1, []string{"paused"}, "evict", "--all", w.source)
+	if err := unix.Kill(w.status().PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	w.daemon.await(w.t, "took the mount over", 1)
+	if !w.status().Paused {
+		t.Error("the successor is not paused")
+	}
 	w.must("resume", w.source)
 	if w.status().Paused {
 		t.Error("still paused")

@@ -192,7 +192,7 @@ func (d *daemon) replaceHolder() (again <-chan time.Time) {
 // end is the end of a mount that is gone.
 func (d *daemon) end() error {
 	d.tell("stopping", d.keep.Stopping)
-	if err := errors.Join(d.close(), d.stillMounted(), d.dropKept()); err != nil {
+	if err := errors.Join(d.server.Err(), d.close(), d.stillMounted(), d.dropKept()); err != nil {
 		return err
 	}
 	d.log.Info("unmounted", "mountpoint", d.cfg.Mount.Mountpoint)

@@ -27,6 +27,9 @@ const (
 	takeoverLimit   = 60 * time.Second // for one
 )
 
+// keepLocal has retention evict nothing by itself.
+const keepLocal = "[retention]\ndefault_local_retention_age = \"unlimited\"\n"
+
 // takeoverRows is how long one that reads and one that appends wait when the daemon is killed, and when another binary takes over: in
 // both ways of writing, on a mount of which the kernel knows 10,000 inodes, 1,000 of them open. And what holder and daemon take at
 // rest after that.
@@ -123,7 +126,7 @@ func (t *takeoverRun) mount(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := t.v.mount(ctx, t.b, rig.FS(bucket), writesSetting(t.writes), ""); err != nil {
+	if err := t.v.mount(ctx, t.b, rig.FS(bucket), writesSetting(t.writes), keepLocal); err != nil {
 		return err
 	}
 	if err := writesAs(ctx, t.v.d, t.writes); err != nil {
