@@ -43,7 +43,7 @@ lint:
 # What CI runs: lint, unit tests, fuzz targets, and a real mount under a real Kafka.
 test: setup
 	@$(MAKE) --no-print-directory lint
-	FUZZTIME=$(or $(FUZZTIME),3s) scripts/sandbox.sh scripts/test.sh
+	FUZZTIME=$(or $(FUZZTIME),1s) scripts/sandbox.sh scripts/test.sh
 
 # The story in words: a broker's directory adopted in place, tiered, evicted, read back. Leaves nothing behind.
 demo: setup
@@ -61,7 +61,7 @@ soak: setup
 	TIERFS_SOAK=1 scripts/sandbox.sh go test -race -count=1 -timeout 60m -v ./integration/crash
 	TIERFS_SOAK=1 scripts/sandbox.sh go test -race -count=1 -timeout 60m -v ./integration/powercut
 
-# Each fuzz target for FUZZTIME (60s here, 3s in `make test`).
+# Each fuzz target for FUZZTIME (60s here, 1s in `make test`).
 fuzz: build/packages.stamp
 	scripts/sandbox.sh scripts/fuzz.sh $(or $(FUZZTIME),60s)
 

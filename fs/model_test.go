@@ -27,7 +27,7 @@ func modelSeeds() uint64 {
 	if os.Getenv("TIERFS_SOAK") != "" {
 		return 30
 	}
-	return 3
+	return 2
 }
 
 // TestModel does random operations on a few files and compares every answer with

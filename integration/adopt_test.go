@@ -19,8 +19,15 @@ var backlog = []topic{
 
 // TestAdoption mounts over the directory of a broker that has been running natively.
 func TestAdoption(t *testing.T) {
-	for _, store := range stores {
-		t.Run(store.name, func(t *testing.T) { adoption(newFixture(t, store.open(t), rig.Options{Binary: checked})) })
+	tested := stores[:1]
+	if soak() {
+		tested = stores
+	}
+	for _, store := range tested {
+		t.Run(store.name, func(t *testing.T) {
+			t.Parallel()
+			adoption(newFixture(t, store.open(t), rig.Options{Binary: checked}))
+		})
 	}
 }
 

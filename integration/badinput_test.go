@@ -20,6 +20,7 @@ func stem(start uint64) string { return fmt.Sprintf("/%020d", start) }
 // TestDamages plants every damage in a partition of its own, all in one source, beside partitions to which nothing happened. A
 // check finds each, and changes nothing; a mount says what it found, serves what there is, and goes on with the rest.
 func TestDamages(t *testing.T) {
+	t.Parallel()
 	damages := slices.Concat(damagedRecords(), damagedObjects(), damagedFiles())
 	topics := []string{"good", "registry"}
 	for _, d := range damages {

@@ -14,6 +14,7 @@ import (
 // TestThreeBrokers runs a cluster, each broker on its own mount and volume, all in one bucket. Brokers, disks and daemons go and come
 // back while records are produced. After each, every record is read from every broker's own copy.
 func TestThreeBrokers(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, fsStore(t))
 	c.nodes[0].must(c.Up(c.ctx))
 	for topic, partitions := range map[string]int{"main": 2, "small": 1} {

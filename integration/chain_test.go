@@ -17,8 +17,8 @@ import (
 // faultyStore is an S3 server behind a proxy that fails on demand.
 func faultyStore(t *testing.T) (rig.Store, *proxy.Proxy) {
 	t.Helper()
-	store, server := s3Store(t)
-	p, err := proxy.Start(server.Endpoint)
+	store, endpoint := s3Store(t)
+	p, err := proxy.Start(endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func faultyStore(t *testing.T) (rig.Store, *proxy.Proxy) {
 			t.Error(err)
 		}
 	})
-	store.Settings = strings.ReplaceAll(store.Settings, server.Endpoint, p.Endpoint)
+	store.Settings = strings.ReplaceAll(store.Settings, endpoint, p.Endpoint)
 	return store, p
 }
 

@@ -58,6 +58,7 @@ var changes = []change{
 // TestChangedWhileEvicted changes evicted segments as a broker might, and insists on the bytes at once and after a restart, and of the
 // store on exactly what is live.
 func TestChangedWhileEvicted(t *testing.T) {
+	t.Parallel()
 	var topics []string
 	for _, c := range changes {
 		topics = append(topics, c.topic)

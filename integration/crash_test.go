@@ -61,6 +61,7 @@ func restrict[V, W any](m map[string]V, by map[string]W) map[string]V {
 
 // TestKilledBroker ends the broker by SIGKILL while it is written to, over segments that are partly evicted.
 func TestKilledBroker(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, fsStore(t), rig.Options{Binary: checked})
 	f.up()
 	run := f.load()
@@ -78,6 +79,7 @@ const inFlight = 5 * 16384 / 1000
 // TestKilledDaemon ends tierfs by SIGKILL while the broker is written to. The broker halts, as it does on a failed disk, and may
 // answer what is in flight with an error that a producer does not retry; both are started again.
 func TestKilledDaemon(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, fsStore(t), rig.Options{Binary: checked})
 	f.up()
 	run := f.load()
@@ -102,6 +104,7 @@ func TestKilledDaemon(t *testing.T) {
 func TestDeletedTopic(t *testing.T) {
 	for _, store := range stores {
 		t.Run(store.name, func(t *testing.T) {
+			t.Parallel()
 			f := newFixture(t, store.open(t), rig.Options{Binary: checked, Settings: "[retention]\ndelete_grace = \"2 s\"\n"})
 			f.up()
 			for _, name := range []string{"kept", "gone"} {

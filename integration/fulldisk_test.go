@@ -12,6 +12,7 @@ import (
 
 // A mount starts on a disk that is full to the last block, root's included, and frees it.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	p := newPlainIn(t, tiertest.SmallDisk(t, 5), rig.FS(t.TempDir()), "", "orders")
 	p.mount()
 	p.stop()

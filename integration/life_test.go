@@ -18,6 +18,7 @@ var lifeTopics = []string{"shortened", "compacted", "reindexed", "trimmed", "age
 
 // TestBrokersOwnWork has the broker do to evicted segments what it does to any: delete the oldest, compact, rebuild an index.
 func TestBrokersOwnWork(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, fsStore(t), rig.Options{
 		Binary: checked, Settings: "[retention]\ndelete_grace = \"1 s\"\n", Broker: map[string]string{"log.cleaner.backoff.ms": "200"},
 	})

@@ -68,7 +68,10 @@ func (f *fixture) consume(topics []topic, random int) {
 // TestWholePath is the promise of the project: a broker's segments leave the disk while it holds them open, and every byte is there.
 func TestWholePath(t *testing.T) {
 	for _, store := range stores {
-		t.Run(store.name, func(t *testing.T) { wholePath(newFixture(t, store.open(t), rig.Options{})) })
+		t.Run(store.name, func(t *testing.T) {
+			t.Parallel()
+			wholePath(newFixture(t, store.open(t), rig.Options{}))
+		})
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 // TestRefusedMounts shows that a mount that cannot work says why in one line, and leaves source and store as they were.
 func TestRefusedMounts(t *testing.T) {
-	good, server := s3Store(t)
+	good, endpoint := s3Store(t)
 	unused := "http://127.0.0.1:1"
 	s3 := func(replace ...string) rig.Store {
 		return rig.Store{Settings: strings.NewReplacer(replace...).Replace(good.Settings), Env: good.Env}
@@ -37,7 +37,7 @@ func TestRefusedMounts(t *testing.T) {
 		{name: "wrong access key", store: s3(s3test.AccessKey, "nobody"), says: []string{"key"}},
 		{name: "wrong secret", store: rig.Store{Settings: good.Settings, Env: []string{"TIERFS_STORE_S3_SECRET_KEY=wrong"}}, says: []string{"secret"}},
 		{name: "wrong region", store: s3(s3test.Region, "eu-north-7"), says: []string{"region"}},
-		{name: "nobody at the endpoint", store: s3(server.Endpoint, unused), says: []string{"127.0.0.1:1"}},
+		{name: "nobody at the endpoint", store: s3(endpoint, unused), says: []string{"127.0.0.1:1"}},
 		{name: "missing source", store: s3(), source: "nowhere", says: []string{"nowhere"}},
 		{name: "source that is a file", store: s3(), source: "data/meta.properties", says: []string{"meta.properties"}},
 	}

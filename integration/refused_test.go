@@ -74,6 +74,7 @@ func (p *plain) refused(flags []string, says ...string) string {
 
 // TestRefusedState damages what a volume cannot be mounted without. The error says which file it is; when that is back, so is all.
 func TestRefusedState(t *testing.T) {
+	t.Parallel()
 	p := newPlain(t, fsStore(t), "", "t")
 	p.mount()
 	p.evict()
@@ -117,6 +118,7 @@ func TestRefusedState(t *testing.T) {
 
 // TestReadOnlySource refuses a source that cannot be written, new or known.
 func TestReadOnlySource(t *testing.T) {
+	t.Parallel()
 	p := newPlain(t, fsStore(t), "", "t")
 	config := []string{"--config", p.daemon.Config()}
 	readOnly := func() {
@@ -141,6 +143,7 @@ func TestReadOnlySource(t *testing.T) {
 // TestFullSource mounts a known source on a disk on which nothing fits any more: all is read, and when there is room again it goes on.
 // A new source is refused there.
 func TestFullSource(t *testing.T) {
+	t.Parallel()
 	disk := t.TempDir()
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=8m,mode=0755"); err != nil {
 		t.Fatal(err)

@@ -61,6 +61,7 @@ func (f *fixture) objectsFollow(topic string) {
 // TestIngestBeatsUpload produces faster than the store takes it, and lets the broker keep so little that most segments are deleted
 // before they were put.
 func TestIngestBeatsUpload(t *testing.T) {
+	t.Parallel()
 	store, p := faultyStore(t)
 	f := newFixture(t, store, rig.Options{Binary: checked, Settings: "[retention]\ndelete_grace = \"1 s\"\n"})
 	f.up()

@@ -1,14 +1,16 @@
 package integration
 
 import (
+	"errors"
+	"os"
+	"sync"
 	"testing"
 
 	"github.com/tierfs/tierfs/integration/rig"
 	"github.com/tierfs/tierfs/objstore/s3/s3test"
 )
 
-// stores names every kind of store; open makes one that is empty and lives as long as the test. A process can have one S3 server
-// at a time, so a store is opened by the subtest that uses it, and of the tests that run in parallel only TestStoreOutage has one.
+// stores names every kind of store; open makes one that is empty and lives as long as the test.
 var stores = []struct {
 	name string
 	open func(*testing.T) rig.Store
@@ -19,18 +21,38 @@ var stores = []struct {
 
 func fsStore(t *testing.T) rig.Store { return rig.FS(t.TempDir()) }
 
-// s3Store is a bucket of a real S3 server in this process. The server can be stopped and started again.
-func s3Store(t *testing.T) (rig.Store, *s3test.Server) {
+// s3Server is the S3 server of this process, which can have only one: whoever is the first to want it starts it, the last one stops it.
+var s3Server struct {
+	mu    sync.Mutex
+	users int
+	root  string
+	*s3test.Server
+}
+
+// s3Store is a bucket of a real S3 server in this process.
+func s3Store(t *testing.T) (store rig.Store, endpoint string) {
 	t.Helper()
-	root := t.TempDir()
-	server, err := s3test.Run(root, "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	s := &s3Server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users == 0 {
+		var err error
+		if s.root, err = os.MkdirTemp("", "tierfs-s3-"); err != nil {
+			t.Fatal(err)
+		}
+		if s.Server, err = s3test.Run(s.root, "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
 	}
+	s.users++
 	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.users--; s.users == 0 {
+			if err := errors.Join(s.Stop(), os.RemoveAll(s.root)); err != nil {
+				t.Error(err)
+			}
 		}
 	})
-	return rig.S3(server.Endpoint, s3test.Region, server.Bucket(t), s3test.AccessKey, s3test.SecretKey, root), server
+	return rig.S3(s.Endpoint, s3test.Region, s.Bucket(t), s3test.AccessKey, s3test.SecretKey, s.root), s.Endpoint
 }

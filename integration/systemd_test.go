@@ -146,6 +146,7 @@ func (m *manager) command(env []string, args ...string) *exec.Cmd {
 // TestSystemd has the service manager keep the mount: the daemon is the main process, its death is a pause, and its clean end leaves
 // nothing.
 func TestSystemd(t *testing.T) {
+	t.Parallel()
 	p := newPlain(t, fsStore(t), "", "cold", "held")
 	m := newManager(t)
 	var process *child.Process

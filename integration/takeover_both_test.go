@@ -17,6 +17,7 @@ import (
 // TestKilledBoth ends holder and daemon at once, at any moment: nothing of what was acknowledged is lost where each write reaches the
 // file below first, and nothing of what was synced where the kernel gathers.
 func TestKilledBoth(t *testing.T) {
+	t.Parallel()
 	eachWrites(t, func(t *testing.T, mode string) {
 		rounds := 4
 		if soak() {

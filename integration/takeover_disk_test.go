@@ -43,6 +43,7 @@ func roomyDisk(t *testing.T) string {
 
 // TestTakeoverOnFullDisk takes a mount over whose disk, the cache's too, is full to the last block.
 func TestTakeoverOnFullDisk(t *testing.T) {
+	t.Parallel()
 	eachWrites(t, func(t *testing.T, mode string) {
 		p := newPlainIn(t, roomyDisk(t), writing(rig.FS(t.TempDir()), mode), "", "cold", "held")
 		p.mountAs(mode)

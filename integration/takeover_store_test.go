@@ -15,6 +15,7 @@ import (
 // TestTakeoverWithoutStore takes a mount over while the store is away, and while reads wait for it: what is local goes on, and each
 // read ends as it would have without a takeover.
 func TestTakeoverWithoutStore(t *testing.T) {
+	t.Parallel()
 	eachWrites(t, func(t *testing.T, mode string) {
 		store, proxy := faultyStore(t)
 		p := newPlain(t, writing(store, mode), "[fetch]\ntimeout = \"5 s\"\n", "away", "hang", "back", "held")

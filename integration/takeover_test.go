@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ func takeovers() (kills, upgrades int) {
 // TestTakeover ends tierfs by SIGKILL at any moment, and hands the mount over to other binaries, while a broker is written to and
 // read from, hot and cold, and while another process does all else to files. Nobody notices but by a pause.
 func TestTakeover(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, fsStore(t), rig.Options{Binary: checked, Settings: "[retention]\ndelete_grace = \"1 s\"\n"})
 	f.up()
 	run := f.load()
@@ -89,14 +91,17 @@ func (f *fixture) tierfsOf(binary string, args ...string) string {
 	return out
 }
 
+// copyOf is the same binary as another file.
 func copyOf(t *testing.T, binary string) string {
 	t.Helper()
+	path := filepath.Join(t.TempDir(), "tierfs")
+	syscall.ForkLock.RLock() // a child of another test that had it open for writing could keep it from being executed
+	defer syscall.ForkLock.RUnlock()
 	from, err := os.Open(binary)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer from.Close()
-	path := filepath.Join(t.TempDir(), "tierfs")
 	to, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o755)
 	if err == nil {
 		_, err = io.Copy(to, from)
@@ -112,6 +117,7 @@ func copyOf(t *testing.T, binary string) string {
 
 // TestKilledHolder ends the holder by SIGKILL: the mount lives on, gets another one, and that one does what the first one did.
 func TestKilledHolder(t *testing.T) {
+	t.Parallel()
 	p := newPlain(t, fsStore(t), "", "cold", "held")
 	p.mount()
 	p.evict()
@@ -144,6 +150,7 @@ func TestKilledHolder(t *testing.T) {
 
 // TestRefusedUpgrade: a binary that cannot take over changes nothing.
 func TestRefusedUpgrade(t *testing.T) {
+	t.Parallel()
 	p := newPlain(t, fsStore(t), "", "cold")
 	p.mount()
 	before := p.status()

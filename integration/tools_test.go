@@ -30,6 +30,7 @@ func (p *plain) sh(script string) string {
 
 // TestTools lets loose on a mount what people and their cron jobs use. Nothing is fetched that nobody reads.
 func TestTools(t *testing.T) {
+	t.Parallel()
 	p := newPlain(t, fsStore(t), "", "cold", "held")
 	p.mount()
 	p.evict()
@@ -126,6 +127,7 @@ func TestKilledReaders(t *testing.T) {
 		{"2 s", []killed{{direct, syscall.SIGINT}, {buffered, syscall.SIGINT}}},
 	} {
 		t.Run(c.timeout, func(t *testing.T) {
+			t.Parallel()
 			store, faulty := faultyStore(t)
 			p := newPlain(t, store, fmt.Sprintf("[fetch]\ntimeout = %q\nmax_blocked = 64\n", c.timeout), "cold")
 			p.mount()

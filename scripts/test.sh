@@ -9,13 +9,13 @@ units=$(go list ./... | grep -v "^$integration\$")
 
 echo "== unit tests, race detector on"
 # shellcheck disable=SC2086
-go test -race -p 2 -timeout 10m $units
+go test -race -p 3 -timeout 10m $units
 
 echo "== the file system once more, with writes that the kernel gathers"
 TIERFS_FS_TEST_WRITES=writeback go test -timeout 10m ./fs
 
 echo "== fuzz targets"
-scripts/fuzz.sh "${FUZZTIME:-3s}"
+scripts/fuzz.sh "${FUZZTIME:-1s}"
 
 echo "== a real mount under a real Kafka"
-go test -count=1 -timeout 30m ./integration
+go test -count=1 -timeout 30m -parallel 4 ./integration # they wait for brokers most of the time

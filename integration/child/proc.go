@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 )
 
 // OpenFiles lists the descriptors of a process that point below dir, as "fd path". A descriptor that is closed meanwhile is left out.
@@ -48,16 +50,34 @@ func Status(pid int, line string) (int64, error) {
 	return 0, fmt.Errorf("process %d has no %s: it has ended", pid, line)
 }
 
-// FreePorts returns n loopback TCP ports that nobody listens on at this moment.
+// portsGiven is how many ports this process has asked for. They are given once: a server that is down keeps its port.
+var portsGiven atomic.Int64
+
+// Ports that are given lie below those that the kernel gives to outgoing connections.
+const (
+	firstPort = 12_000
+	lastPort  = 32_000
+)
+
+// FreePorts returns n loopback TCP ports that nobody listens on at this moment, and that this process was not given before.
 func FreePorts(n int) ([]int, error) {
 	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for tried := 0; len(ports) < n; tried++ {
+		if tried == lastPort-firstPort {
+			return nil, fmt.Errorf("no %d ports from %d to %d are free", n, firstPort, lastPort-1)
+		}
+		port := firstPort + (os.Getpid()*64+int(portsGiven.Add(1)))%(lastPort-firstPort)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close() // held open until all are chosen, so that they differ
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		if err := l.Close(); err != nil {
+			return nil, err
+		}
+		ports = append(ports, port)
 	}
 	return ports, nil
 }
