@@ -27,8 +27,16 @@ type latency struct {
 	p99  float64 // the tool has whole milliseconds
 }
 
-// latencyRows compares how long records of 1 KiB take to be acknowledged at a pace that all sides keep up with.
-func latencyRows(ctx context.Context, b bench, all *brokers) ([]row, error) {
+// latencyRows compares how long records of 1 KiB take to be acknowledged at a pace that all sides keep up with, while uploads are paused.
+func latencyRows(ctx context.Context, b bench) (_ []row, err error) {
+	var all brokers
+	defer func() { err = joined(err, all.close()) }()
+	if err := all.start(ctx, b); err != nil {
+		return nil, err
+	}
+	if err := all.tell(ctx, "pause"); err != nil {
+		return nil, err
+	}
 	sides := []side{{name: writeback, goal: "at most 1.2 (aim 1.1)"}, {name: through}, {name: "native"}}
 	p99s, means := make([][]float64, len(sides)), make([][]float64, len(sides))
 	var runs []func(counted bool) error

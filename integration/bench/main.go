@@ -45,7 +45,7 @@ var groups = []struct {
 	name string
 	rows func(context.Context, bench) ([]row, error)
 }{
-	{"fio", fioRows}, {"appends", appendRows}, {"producer", producerRows}, {"upload", uploadRows}, {"consumer", consumerRows},
+	{"fio", fioRows}, {"appends", appendRows}, {"producer", producerRows}, {"latency", latencyRows}, {"upload", uploadRows}, {"consumer", consumerRows},
 	{"hot", hotRows}, {"takeover", takeoverRows}, {"memory", memoryRows}, {"many", manyRows}, {"pass", passRows},
 }
 
@@ -63,7 +63,7 @@ func main() {
 	var b bench
 	flag.IntVar(&b.rounds, "rounds", 5, "counted rounds of each row")
 	flag.BoolVar(&b.quick, "quick", false, "an eighth of everything, to see that it runs; the numbers mean nothing")
-	only := flag.String("only", "", "comma-separated groups of rows: fio, appends, producer, upload, consumer, hot, takeover, memory, many, pass; all when empty")
+	only := flag.String("only", "", "comma-separated groups of rows: fio, appends, producer, latency, upload, consumer, hot, takeover, memory, many, pass; all when empty")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, b, *only)

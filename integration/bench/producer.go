@@ -141,13 +141,6 @@ func producerRows(ctx context.Context, b bench) (rows []row, err error) {
 			}
 			rows = append(rows, more...)
 		}
-		if mode.command == "pause" {
-			more, err := latencyRows(ctx, b, &all)
-			if err != nil {
-				return rows, err
-			}
-			rows = append(rows, more...)
-		}
 	}
 	return rows, nil
 }
