@@ -26,8 +26,8 @@ func (f *fileSystem) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]b
 			written, err = f.write(req, o, int64(in.Offset), data)
 			return err
 		})
-	} else if written, err = f.write(req, o, int64(in.Offset), data); written > 0 {
-		err = nil // what is written counts; the next request meets the error
+	} else if written, err = f.write(req, o, int64(in.Offset), data); written > 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
+		err = nil // what is written counts; the next request meets the error, but for mapped pages the kernel sends none
 	}
 	if err != nil {
 		return 0, f.changeStatus("write", o.node, err)

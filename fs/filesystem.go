@@ -33,6 +33,7 @@ type fileSystem struct {
 	log      *slog.Logger
 	failures *rate.Sometimes
 	cold     *coldLog
+	owed     *owed
 	metrics  *metrics.Fuse
 
 	rootMu   sync.Mutex
@@ -69,6 +70,7 @@ func newFileSystem(ctx context.Context, opt Options) (*fileSystem, error) {
 		log:      opt.Log,
 		failures: &rate.Sometimes{First: 10, Interval: time.Second},
 		cold:     &coldLog{log: opt.Log},
+		owed:     newOwed(),
 		metrics:  opt.Metrics,
 		rootAttr: opt.RootAttr,
 		setRoot:  opt.SetRootAttr,

@@ -59,16 +59,18 @@ func (l dirtyLimit) keep() error {
 	if l.bytes <= 0 {
 		return nil
 	}
-	text, err := os.ReadFile(l.file("max_bytes"))
-	if err != nil {
-		return err
+	for _, name := range [...]string{"max_bytes", "min_bytes"} {
+		text, err := os.ReadFile(l.file(name))
+		if err != nil {
+			return err
+		}
+		now, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+		if err != nil {
+			return fmt.Errorf("%s: %w", l.file(name), err)
+		}
+		if off := now - l.bytes; off < -l.bytes/16 || off > l.bytes/16 {
+			return l.set()
+		}
 	}
-	now, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	if err != nil {
-		return fmt.Errorf("%s: %w", l.file("max_bytes"), err)
-	}
-	if off := now - l.bytes; -l.bytes/16 <= off && off <= l.bytes/16 {
-		return nil
-	}
-	return l.set()
+	return nil
 }

@@ -337,9 +337,9 @@ var children = map[string]func(args []string) error{
 	"lock":    lockChild,
 	"fsync":   fsyncChild,
 	"append":  appendChild,
-	fullChild: fillChild,
-	"map":     mapChild,
-	"model":   modelChild,
+	fullChild: fillChild, checkpointing: checkpointChild,
+	"map":   mapChild,
+	"model": modelChild,
 }
 
 // child starts this test binary for one of children.

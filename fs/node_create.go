@@ -271,6 +271,7 @@ func (f *fileSystem) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *
 	}
 	if err == nil {
 		_, err = f.enter(e, out)
+		f.owesTimes(in.Pid, n)
 	}
 	return f.status("link", n, err)
 }

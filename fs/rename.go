@@ -65,13 +65,30 @@ func (f *fileSystem) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newNa
 		defer other.release()
 		newDir = d
 	}
+	renamed := f.nodeAt(oldDir, oldName)
 	if err := f.rename(in, oldDir, oldName, newDir, newName); err != nil {
 		if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) { // those come before any step
 			f.failedName()
 		}
 		return f.status("rename", parent, err)
 	}
+	f.owesTimes(in.Pid, renamed)
 	return fuse.OK
+}
+
+// nodeAt is what a name leads to, if the kernel knows it, and may owe its times.
+func (f *fileSystem) nodeAt(dir tier.Dir, name string) *node {
+	if !f.writeback {
+		return nil
+	}
+	e, err := f.volume.Lookup(dir, name)
+	if err != nil {
+		return nil
+	}
+	if e.File != nil {
+		e.File.Release()
+	}
+	return f.inodes.find(e.Handle)
 }
 
 func (f *fileSystem) rename(in *fuse.RenameIn, oldDir tier.Dir, oldName string, newDir tier.Dir, newName string) error {

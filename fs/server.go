@@ -199,6 +199,7 @@ func (s *Server) finish() {
 		})
 	})
 	asking.Go(func() { s.keepLimit(time.Tick(limitLook)) })
+	asking.Go(func() { s.fs.owed.watch(s.device.ended, s.fs.failedName) })
 	<-s.device.ended
 	s.volume.OnChange(nil)
 	if s.device.silent.Load() {
@@ -254,7 +255,7 @@ func (s *Server) keepLimit(look <-chan time.Time) {
 		case <-s.device.ended:
 			return
 		}
-		if err := s.limit.keep(); err != nil {
+		if err := s.limit.keep(); err != nil && !errors.Is(err, errNoLeast) { // which was said at the start
 			s.device.log.Warn("how much the kernel may gather cannot be kept to the limit", "err", err)
 		}
 	}

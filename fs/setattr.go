@@ -19,6 +19,7 @@ const (
 // SetAttr changes mode, owner, size and times. The kernel has done the permissions.
 func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
 	defer f.answered(metrics.OpSetAttr, time.Now())
+	f.owed.paid(in.Pid, in.NodeId)
 	n := f.inodes.get(in.NodeId)
 	if n == nil {
 		return fuse.Status(unix.ESTALE)

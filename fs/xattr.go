@@ -128,7 +128,11 @@ func (f *fileSystem) changeXAttr(op string, cancel <-chan struct{}, in *fuse.InH
 		}
 		defer done()
 	}
-	return f.status(op, n, do(procPath(l.fd)))
+	err := do(procPath(l.fd))
+	if err == nil {
+		f.owesTimes(in.Pid, n)
+	}
+	return f.status(op, n, err)
 }
 
 func (f *fileSystem) forXAttr(id uint64) (*node, lent, fuse.Status) {

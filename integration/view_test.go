@@ -44,7 +44,11 @@ func (f *fixture) segments() map[string]attributes {
 	f.walk(f.View(), func(path string, e fs.DirEntry) {
 		if segment.MatchString(e.Name()) {
 			var st syscall.Stat_t
-			f.must(syscall.Lstat(filepath.Join(f.View(), path), &st))
+			err := syscall.Lstat(filepath.Join(f.View(), path), &st)
+			if os.IsNotExist(err) {
+				return // the broker has just deleted it
+			}
+			f.must(err)
 			all[path] = attributes{st.Size, st.Mtim, st.Ino, st.Mode, st.Uid, uint64(st.Nlink)}
 		}
 	})
@@ -70,6 +74,9 @@ func (f *fixture) remote() map[string]int64 {
 	f.walk(f.Below(), func(path string, e fs.DirEntry) {
 		if stem, ok := strings.CutSuffix(path, ".remote"); ok {
 			info, err := e.Info()
+			if os.IsNotExist(err) {
+				return // the broker has just deleted it
+			}
 			f.must(err)
 			all[stem+".log"] = info.Size()
 		}

@@ -89,7 +89,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Background is the three loops of a volume. All methods may be called in
+// Background is the loops of a volume. All methods may be called in
 // parallel.
 type Background struct {
 	opt      Options
@@ -121,13 +121,27 @@ func (b *Background) Run(ctx context.Context) error {
 	defer b.changed.fire()
 	defer close(b.stopped)
 	var g errgroup.Group
-	for _, loop := range []func(context.Context){b.claim, b.uploader.run, b.evictor.run, b.retirer.run} {
+	for _, loop := range []func(context.Context){b.claim, b.uploader.run, b.evictor.run, b.retirer.run, b.checkRoom} {
 		g.Go(func() error {
 			loop(ctx)
 			return nil
 		})
 	}
 	return g.Wait()
+}
+
+// checkRoom looks after the reserve for late writes: whoever waits for room waits for no eviction or upload that hangs.
+func (b *Background) checkRoom(ctx context.Context) {
+	tick := time.NewTicker(evictTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			b.opt.Volume.CheckRoom()
+		}
+	}
 }
 
 // Pause starts no more uploads, evictions and deletions. Those under way may

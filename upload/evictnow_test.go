@@ -37,7 +37,9 @@ func TestEvictNowDue(t *testing.T) {
 			}
 		})
 		w.do(err)
-		w.want("a-0", "r"+w.states("a-0")[1:])
+		if s := w.states("a-0"); s[0] != 'r' { // the others are on their way
+			t.Errorf("a-0 is %s", s)
+		}
 		if r.Evicted.Segments != 1 || len(r.Stayed) != 0 || r.Evicted.Bytes < 10000 {
 			t.Errorf("%+v", r)
 		}

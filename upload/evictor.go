@@ -76,7 +76,6 @@ func (e *evictor) changed(ctx context.Context, ps []*tier.Partition) {
 
 // tick looks at the disk, and at each partition whose time has come.
 func (e *evictor) tick(ctx context.Context) {
-	e.b.opt.Volume.CheckRoom()
 	now := time.Now()
 	pass := e.pass()
 	for p, l := range e.plots {

@@ -36,15 +36,21 @@ type access struct {
 const readPause = 2 * time.Second
 
 // openAccess opens the store. For the first mount of a volume it must answer,
-// and as the settings say; later it may be away.
-func openAccess(ctx context.Context, c *config.Config, known bool, m *metrics.Metrics, log *slog.Logger) (*access, error) {
+// and as the settings say; later it may be away. Nothing of it keeps a mount from being taken
+// over: a file that the settings name, such as the certificates of a CA, may have
+// gone since the mount was made.
+func openAccess(ctx context.Context, c *config.Config, known, takeover bool, m *metrics.Metrics, log *slog.Logger) (*access, error) {
 	bare, location, err := openStore(ctx, c, log)
-	if err != nil && known && c.Store.Backend == "fs" {
+	if err != nil && (takeover || known && c.Store.Backend == "fs") {
+		log.Error("the store cannot be opened; it is tried again when it is needed", "err", err)
 		late := newLateStore(func(ctx context.Context) (objstore.Store, error) {
 			s, _, err := openStore(ctx, c, log)
 			return s, err
 		})
-		bare, location, err = late, "fs:"+c.Store.FS.Path, nil
+		bare, location, err = late, c.Store.Backend, nil
+		if c.Store.Backend == "fs" {
+			location += ":" + c.Store.FS.Path
+		}
 	}
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/tierfs/tierfs/config"
@@ -51,7 +52,7 @@ func TestOpenAccess(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	dir := t.TempDir()
 	t.Run("first mount", func(t *testing.T) {
-		a, err := openAccess(t.Context(), fsStore(dir), false, metrics.New(nil), log)
+		a, err := openAccess(t.Context(), fsStore(dir), false, false, metrics.New(nil), log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,13 +62,13 @@ func TestOpenAccess(t *testing.T) {
 		}
 	})
 	t.Run("first mount, no store", func(t *testing.T) {
-		if _, err := openAccess(t.Context(), fsStore(dir+"/none"), false, metrics.New(nil), log); err == nil {
+		if _, err := openAccess(t.Context(), fsStore(dir+"/none"), false, false, metrics.New(nil), log); err == nil {
 			t.Error("opened")
 		}
 	})
 	t.Run("later mount, the store comes later", func(t *testing.T) {
 		path := filepath.Join(dir, "late")
-		a, err := openAccess(t.Context(), fsStore(path), true, metrics.New(nil), log)
+		a, err := openAccess(t.Context(), fsStore(path), true, false, metrics.New(nil), log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,8 +84,24 @@ func TestOpenAccess(t *testing.T) {
 			t.Errorf("got %v, %+v", a.reachable(), a.known())
 		}
 	})
+	t.Run("takeover, a file of the settings is gone", func(t *testing.T) {
+		c := fsStore(dir)
+		c.Store.Backend, c.Store.S3.Bucket, c.Store.S3.Region = "s3", "bucket", "us-east-1"
+		c.Store.CAFile = dir + "/gone.pem"
+		if _, err := openAccess(t.Context(), c, true, false, metrics.New(nil), log); err == nil || !strings.Contains(err.Error(), "gone.pem") {
+			t.Errorf("a mount: %v", err)
+		}
+		a, err := openAccess(t.Context(), c, true, true, metrics.New(nil), log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.close()
+		if err := a.probe(t.Context()); err == nil || !strings.Contains(a.reachable().Error(), "gone.pem") {
+			t.Errorf("got %v, %v", err, a.reachable())
+		}
+	})
 	t.Run("probing ends with its context", func(t *testing.T) {
-		a, err := openAccess(t.Context(), fsStore(dir+"/none"), true, metrics.New(nil), log)
+		a, err := openAccess(t.Context(), fsStore(dir+"/none"), true, false, metrics.New(nil), log)
 		if err != nil {
 			t.Fatal(err)
 		}

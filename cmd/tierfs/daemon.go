@@ -88,7 +88,7 @@ func (p *program) startDaemon(ctx context.Context, keep *holder.Keeper, c *confi
 	if err := d.openSource(); err != nil {
 		return nil, err
 	}
-	if d.access, err = openAccess(ctx, c, d.source.known, d.metrics, log); err != nil {
+	if d.access, err = openAccess(ctx, c, d.source.known, d.takeover, d.metrics, log); err != nil {
 		return nil, err
 	}
 	d.opened(d.access.close)
@@ -203,8 +203,10 @@ func (d *daemon) listen(runDir string) (err error) {
 
 // mount closes the source and mounts. It is the last step that can fail.
 func (d *daemon) mount(ctx context.Context) error {
-	if err := d.volume.CloseSource(); err != nil {
-		return err
+	if !d.takeover { // on a disk that is read-only by now it could not be done again
+		if err := d.volume.CloseSource(); err != nil {
+			return err
+		}
 	}
 	root, err := d.volume.RootAttr()
 	if err != nil {
