@@ -1,13 +1,10 @@
 package fs
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"maps"
-	"os"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,8 +22,7 @@ import (
 // is looked up again: the old inode has no other user then, unless another process has it
 // open. Linux before 6.16 cannot be told so, and keeps the error.
 type owed struct {
-	any  atomic.Bool // callers is not empty
-	wake chan struct{}
+	wake chan struct{} // cap 1: somebody owes
 
 	mu      sync.Mutex
 	callers map[uint32]debt // guarded by mu: by thread
@@ -53,7 +49,6 @@ func (o *owed) owes(thread uint32, node uint64) {
 	}
 	o.mu.Lock()
 	o.callers[thread] = debt{node, time.Now()}
-	o.any.Store(true)
 	o.mu.Unlock()
 	select {
 	case o.wake <- struct{}{}:
@@ -63,15 +58,18 @@ func (o *owed) owes(thread uint32, node uint64) {
 
 // paid notes that a thread has sent the times of a file.
 func (o *owed) paid(thread uint32, node uint64) {
-	if !o.any.Load() {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.callers[thread].node == node {
 		delete(o.callers, thread)
-		o.any.Store(len(o.callers) > 0)
 	}
+}
+
+// pending reports whether somebody owes something.
+func (o *owed) pending() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.callers) > 0
 }
 
 // watch calls lost when a thread is gone that owed something, until quit is closed.
@@ -84,7 +82,7 @@ func (o *owed) watch(quit <-chan struct{}, lost func()) {
 			return
 		case <-o.wake:
 		}
-		for o.any.Load() {
+		for o.pending() {
 			select {
 			case <-quit:
 				return
@@ -111,7 +109,6 @@ func (o *owed) dead() (some bool) {
 			delete(o.callers, thread)
 			some = true
 		}
-		o.any.Store(len(o.callers) > 0)
 		o.mu.Unlock()
 	}
 	return some
@@ -119,12 +116,12 @@ func (o *owed) dead() (some bool) {
 
 // gone reports whether a thread does nothing any more.
 func gone(thread uint32) bool {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
+	status, err := statusOf(thread)
 	if err != nil {
 		return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH)
 	}
-	_, state, found := bytes.Cut(status, []byte("\nState:\t"))
-	return found && len(state) > 0 && (state[0] == 'Z' || state[0] == 'X')
+	state := status["State"]
+	return strings.HasPrefix(state, "Z") || strings.HasPrefix(state, "X")
 }
 
 // owesTimes is for a request that has changed the ctime of an inode.

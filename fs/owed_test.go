@@ -58,7 +58,7 @@ func TestKilledWhileRenaming(t *testing.T) {
 				if err := cmd.Wait(); !errors.As(err, &exit) || exit.Exited() {
 					t.Fatalf("the child was not killed: %v", err)
 				}
-				m.waitFor("the thread has paid or is known to be gone", func() bool { return !m.server.fs.owed.any.Load() })
+				m.waitFor("the thread has paid or is known to be gone", func() bool { return !m.server.fs.owed.pending() })
 				told := m.count(metrics.OpGetAttr)
 				m.waitFor("the kernel has been told", func() bool { // of names first
 					m.server.fs.notify.changed(root)
@@ -101,8 +101,8 @@ func TestOwed(t *testing.T) {
 	}
 	o.mu.Unlock()
 	o.paid(alive, 1)
-	if o.any.Load() || len(lost) > 0 {
-		t.Errorf("any %v, lost %d", o.any.Load(), len(lost))
+	if o.pending() || len(lost) > 0 {
+		t.Errorf("pending %v, lost %d", o.pending(), len(lost))
 	}
 	close(quit)
 	<-ended

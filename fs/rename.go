@@ -81,14 +81,11 @@ func (f *fileSystem) nodeAt(dir tier.Dir, name string) *node {
 	if !f.writeback {
 		return nil
 	}
-	e, err := f.volume.Lookup(dir, name)
+	h, err := f.handleOf(dir, name)
 	if err != nil {
 		return nil
 	}
-	if e.File != nil {
-		e.File.Release()
-	}
-	return f.inodes.find(e.Handle)
+	return f.inodes.find(h)
 }
 
 func (f *fileSystem) rename(in *fuse.RenameIn, oldDir tier.Dir, oldName string, newDir tier.Dir, newName string) error {

@@ -1,11 +1,11 @@
 package fs
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -130,19 +130,29 @@ func killed(pid uint32) bool {
 	if pid == 0 {
 		return false
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	status, err := statusOf(pid)
 	if err != nil {
 		return os.IsNotExist(err)
 	}
-	for line := range bytes.Lines(status) {
-		key, value, _ := bytes.Cut(line, []byte(":"))
-		if k := string(key); k != "SigPnd" && k != "ShdPnd" {
-			continue
-		}
-		mask, err := strconv.ParseUint(string(bytes.TrimSpace(value)), 16, 64)
+	for _, key := range [...]string{"SigPnd", "ShdPnd"} {
+		mask, err := strconv.ParseUint(status[key], 16, 64)
 		if err == nil && mask&(1<<(unix.SIGKILL-1)) != 0 {
 			return true
 		}
 	}
 	return false
+}
+
+// statusOf reads what /proc says of a thread's status, by key.
+func statusOf(thread uint32) (map[string]string, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
+	if err != nil {
+		return nil, err
+	}
+	status := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(line, ":")
+		status[key] = strings.TrimSpace(value)
+	}
+	return status, nil
 }

@@ -29,6 +29,12 @@ func (p *plain) kept() []string {
 	return names
 }
 
+// letsGo waits until the holder keeps no more than before.
+func (p *plain) letsGo(before []string) {
+	p.t.Helper()
+	p.eventually("the holder lets go of what is closed", func() bool { return len(p.kept()) <= len(before) })
+}
+
 // TestTakeoverOfEvicted has segments evicted, renamed or deleted while they are open, just before their daemon dies. What is open can be
 // read until it is closed, and then its objects go.
 func TestTakeoverOfEvicted(t *testing.T) {
@@ -86,7 +92,7 @@ func TestTakeoverOfEvicted(t *testing.T) {
 			}
 			return true
 		})
-		p.eventually("the holder lets go of what is closed", func() bool { return len(p.kept()) <= len(kept) })
+		p.letsGo(kept)
 		p.eventually("no name of tierfs' own is left", func() bool {
 			entries, err := os.ReadDir(p.path(".tierfs/unlinked"))
 			return len(entries) == 0 && (err == nil || errors.Is(err, os.ErrNotExist))

@@ -68,11 +68,7 @@ func freeBytes(t *testing.T, path string) int64 {
 // leavesNothing waits until nothing is left of what had no name.
 func (p *plain) leavesNothing(disk string, kept []string, free int64) {
 	p.t.Helper()
-	var now []string
-	p.eventually("the holder lets go of what is closed", func() bool {
-		now = p.kept()
-		return len(now) <= len(kept)
-	})
+	p.letsGo(kept)
 	p.eventually("its blocks are free", func() bool { return freeBytes(p.t, disk) >= free-unlinkedBytes })
 	if entries, err := os.ReadDir(p.path(".tierfs/unlinked")); err != nil && !errors.Is(err, os.ErrNotExist) || len(entries) > 0 {
 		p.t.Errorf("still unlinked: %v, %v", entries, err)
